@@ -10,6 +10,7 @@
 #include "dispatcher.h"
 #include "foreach.h"
 #include "function.h"
+#include "loop_buffers.h"
 #include "record.h"
 #include "shape_key.h"
 #include "thread_pool.h"
@@ -33,6 +34,8 @@ PyObject* symbols(PyObject*, PyObject*) {
   if (!add("mlirfuse_launch_members", reinterpret_cast<void*>(&mlirfuse_launch_members))) return nullptr;
   if (!add("mlirfuse_foreach_cpu", reinterpret_cast<void*>(&mlirfuse_foreach_cpu))) return nullptr;
   if (!add("mlirfuse_foreach_gpu", reinterpret_cast<void*>(&mlirfuse_foreach_gpu))) return nullptr;
+  if (!add("mlirfuse_loop_allocate", reinterpret_cast<void*>(&mlirfuse_loop_allocate))) return nullptr;
+  if (!add("mlirfuse_loop_hold", reinterpret_cast<void*>(&mlirfuse_loop_hold))) return nullptr;
   if (!add("mlirfuse_bad_index", mlirfuse_bad_index)) return nullptr;
   return dict.release();
 }

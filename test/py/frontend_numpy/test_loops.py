@@ -642,6 +642,31 @@ def test_complex_numbers():
         np.testing.assert_allclose(mine, theirs, rtol=1e-3)
 
 
+_OF_COMPLEX = (
+    "exp", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan",
+    "arcsinh", "arccosh", "arctanh",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _OF_COMPLEX)
+def test_functions_of_complex_numbers(name):
+    function = getattr(np, name)
+
+    def applied(z, out):
+        for i in range(len(z)):
+            out[i] = function(z[i])
+        return out
+
+    ends = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan]
+    z = np.array([complex(x, y) for x in ends for y in ends] + [0.3 - 4j, 1e-3 + 2j])
+    with np.errstate(all="ignore"):
+        lifted = Outlined(applied)
+        found, want = (f(z, np.zeros_like(z)) for f in (lifted.function, applied))
+    assert lifted.loops[0].ran, lifted.loops[0].refused
+    for got, wanted in zip(found, want):
+        np.testing.assert_allclose([got.real, got.imag], [wanted.real, wanted.imag], rtol=1e-14, atol=1e-300)
+
+
 def test_complex_division_at_the_edges():
     def quotients(a, b):
         out = np.zeros((len(a), len(b)), dtype=np.complex128)
@@ -851,7 +876,7 @@ def test_functions_made_in_functions_are_inlined():
     lifted = Outlined(orbit)
     for steps in range(4):  # each call makes another function, of the same code
         lifted.function(np.ones(3), steps, 0.01, 10)
-    assert len(lifted.loops[0]._by_types) == 1
+    assert len(lifted.loops[0]._calls) == 1
 
 
 def test_loops_that_only_append_are_traced_where_they_cannot_run_natively():
@@ -997,8 +1022,7 @@ def test_one_compilation_for_all_trip_counts_and_sizes():
     for size, n in ((5, 1), (50, 200), (7, 3)):
         u = np.linspace(0, 1, size) ** 2
         assert same(outcome(lifted.function, (u, n)), outcome(heat, (u, n)))
-    (code,) = lifted.loops[0]._by_types.values()
-    assert code is not None
+    assert lifted.loops[0].ran and len(lifted.loops[0]._calls) == 1
 
 
 def stencil(u, v, w, n, m):
@@ -1027,9 +1051,11 @@ def test_code_for_some_extents_is_not_used_for_others():
             (got, after), (want, wanted) = outcome(lifted.function, args), outcome(stencil, args)
             alike = type(got) is type(want) if isinstance(want, Exception) else same(got, want)
             assert alike and same(after, wanted), (rows, columns, wide)
-    patterns = lifted.loops[0]._known_patterns.values()
-    assert max(map(len, patterns)) == 3  # for types that are one: two that came first, and one for all others
     assert lifted.loops[0].ran, lifted.loops[0].refused
+    compiled = len(lifted.loops[0]._calls)
+    for rows, columns in ((7, 7), (7, 8), (8, 70), (60, 50)):  # code for any extents is there
+        lifted.function(*rng.random((2, rows, columns)), rng.random(columns - 2), rows, columns)
+    assert len(lifted.loops[0]._calls) == compiled
 
 
 def test_ints_that_equal_an_extent_are_not_taken_for_it_later():
@@ -1043,6 +1069,58 @@ def test_ints_that_equal_an_extent_are_not_taken_for_it_later():
     for size, n, k in ((20, 20, 1), (20, 12, 1), (20, 20, 20), (20, 40, 3), (20, -2, 20), (7, 7, 7), (20, 20, 9)):
         args = (np.arange(float(size)), n, k)
         assert same(outcome(lifted.function, args), outcome(shifted, args)), (size, n, k)
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+def test_a_part_of_complex_numbers_is_a_view(part):
+    def parts(z, n):
+        for _ in range(n):
+            view = z.real if part == "real" else z.imag
+            z[0] += 1 + 2j
+        return view
+
+    z, given = np.arange(4) * (1 - 2j), np.arange(4) * (1 - 2j)
+    lifted = Outlined(parts)
+    found = lifted.function(z, 2)
+    assert lifted.loops[0].ran and same(found, parts(given, 2)) and np.shares_memory(found, z)
+
+
+def test_appended_tuples_keep_the_results_of_numpys_functions():
+    def sorted_ones(x, n):
+        out = []
+        for i in range(n):
+            out.append((np.sort(x)[::-1], i))
+            x = x * 1.5
+        return out
+
+    check(sorted_ones, np.arange(5.0), 6)
+
+
+def test_arrays_and_ints_in_a_tuple():
+    """Other types, ranks and memory of what is in a tuple, after calls that there is code for."""
+
+    def weighed(pair, a, n):
+        for i in range(n):
+            a[1:] = pair[0][:-1] * pair[1] + i
+        return a
+
+    def alike(make):
+        assert same(outcome(lifted.function, make()), outcome(weighed, make())), make()
+
+    lifted, x = Outlined(weighed), np.arange(6.0)
+    alike(lambda: ((x, 2), np.zeros(6), 3))
+    assert lifted.loops[0].ran, lifted.loops[0].refused
+    for first in (x.astype(np.float32), x[::-1], np.outer(x, x), x[:3], 1.5):
+        alike(lambda first=first: ((first, 2), np.zeros(6), 3))
+    for factor in (2**70, 2**50, 2.5, True, np.int8(3)):
+        alike(lambda factor=factor: ((x, factor), np.zeros(6), 3))
+
+    def in_one_memory():
+        a = np.arange(6.0)
+        return (a, 2), a, 3
+
+    alike(in_one_memory)
+    alike(lambda: ((x, 2), np.zeros(6), 3))
 
 
 FACTOR = 3
@@ -1066,7 +1144,7 @@ def test_later_calls_see_what_has_changed(monkeypatch):
     a, b = rng.random((2, 9))
     usual = lambda: [alike(a, b, 9, 0.5) for _ in range(3)]  # noqa: E731
     usual()
-    assert lifted.loops[0]._hot is not None
+    assert lifted.loops[0]._calls
     for changed in (
         (a, b, 8, 0.5), (a, b, 10, 0.5), (a, b, 0, 0.5), (a, b, -1, 0.5), (a, b, 9, 1),
         (a, b, 9, np.float32(2)), (a, b, 9, True), (a, b, np.int64(9), 0.5), (a[:5], b, 5, 0.5), (a, b[::-1], 9, 0.5),
@@ -1116,7 +1194,7 @@ def test_a_later_call_gives_the_callers_own_arrays():
         a, b = np.ones(6), np.ones(6)
         got = lifted.function(a, b, 6, 0.5)
         assert got[0] is a and got[1] is a and type(got[4]) is int
-    assert lifted.loops[0]._hot is not None
+    assert lifted.loops[0]._calls
 
 
 def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch):
@@ -1144,7 +1222,7 @@ def test_loops_that_write_nothing_are_unrolled_where_they_are_short(monkeypatch)
         assert not any(loop.ran for loop in short.eager.outlined.loops)
         assert [loop.ran for loop in far.eager.outlined.loops] == [natively]
         if natively:
-            assert len(far.eager.outlined.loops[0]._by_types) == 1
+            assert len(far.eager.outlined.loops[0]._calls) == 1
 
 
 def test_small_arrays_that_a_loop_makes_stay_what_they_are():

@@ -58,22 +58,35 @@ class _OtherErrors(NotOutlinable):
 
 def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) -> Number:
     """``compute(*operands)`` by a branch on the type of the operand ``at``."""
-    operand, kept, slots = operands[at], list[Number](), list[str]()
+    operand = operands[at]
     (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.dtype.bits - 2)
+    run = lambda given: computed(e, compute, [*operands[:at], given, *operands[at + 1 :]])  # noqa: E731
+    other, usual = Number(e.cast(operand.val, kind.dtype), kind, bits), Number(operand.val, operand.type, operand.bits)
+    found = either(e, condition, lambda: run(other), lambda: run(usual))
+    assert found is not None
+    return found
 
-    def run(given: Number) -> Callable[[], None]:
-        def keep() -> None:
-            found = computed(e, compute, [*operands[:at], given, *operands[at + 1 :]])
-            require(isinstance(found, Number) and found.other is None, "a result whose type is only known at run time")
-            slots.append(e.slot(found.dtype.signless))
-            e.store(found.val, slots[-1])
-            kept.append(found)
 
-        return keep
+def either(e: Code, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Number | None:
+    """``then()`` where ``condition``, else ``otherwise()``, of which only that one is evaluated: numbers of one type
+    each, or both None."""
+    kept: list[tuple[Number, str]] = []
 
-    other = Number(e.cast(operand.val, kind.dtype), kind, bits)
-    e.branch(condition, run(other), run(Number(operand.val, operand.type, operand.bits)))
-    a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
+    def keep(compute: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            found = compute()
+            if found is not None:
+                one_type = isinstance(found, Number) and found.other is None
+                require(one_type, "a choice other than of numbers, or of one whose type is only known at run time")
+                kept.append((found, e.slot_with(found.val)))
+
+        return run
+
+    e.branch(condition, keep(then), keep(otherwise))
+    if not kept:
+        return None
+    require(len(kept) == 2, "a choice of a number and an array")
+    a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in kept)
     return merged(e, condition, a, b)
 
 

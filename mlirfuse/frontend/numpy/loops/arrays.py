@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, NotOutlinable, Number, NumberType, Site, require
@@ -46,19 +46,18 @@ def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
 
 def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val | None) -> tuple[Val, Val, Val]:
     """Start, count and step of a slice, clamped as in Python."""
-    step = step or e.const(1, dt.i64)
+    step = step or e.one
     known = e.known(step)
-    zero = e.const(0, dt.i64)
     if known is None:
-        e.fail_if(e.cmp("eq", step, 0), lambda *_: ValueError("slice step cannot be zero"))
+        e.fail_if(e.cmp("eq", step, 0), ValueError("slice step cannot be zero"))
         down = e.cmp("lt", step, 0)
-        low = e.select(down, e.const(-1, dt.i64), zero)
+        low = e.select(down, e.const(-1, dt.i64), e.zero)
         high = e.select(down, e.count("subi", extent, 1), extent)
         first, last = e.select(down, high, low), e.select(down, low, high)
     elif known == 0:
         raise NotOutlinable("a slice with step 0")
     elif known > 0:
-        low, high = first, last = zero, extent
+        low, high = first, last = e.zero, extent
     else:
         low, high = e.const(-1, dt.i64), e.count("subi", extent, 1)
         first, last = high, low
@@ -83,16 +82,16 @@ def sliced(e: Code, extent: Val, start: Val | None, stop: Val | None, step: Val 
         span = e.count("subi", *((end, begin) if known > 0 else (begin, end)))
         size = e.const(abs(known), dt.i64)
     if e.known(size) == 1:
-        return begin, e.larger(span, zero), step
+        return begin, e.larger(span, e.zero), step
     if e.least(span) >= 0 and known is not None:
         return begin, e.steps(span, abs(known)), step
     count = e.div(e.count("addi", span, e.count("subi", size, 1)), size)
-    return begin, e.select(e.cmp("gt", span, 0), count, zero), step
+    return begin, e.select(e.cmp("gt", span, 0), count, e.zero), step
 
 
 def element_pointer(e: Code, array: Array, indices: list[Val]) -> str:
     """A pointer to the element at these indices."""
-    offset = e.const(0, dt.i64)
+    offset = e.zero
     for index, stride in zip(indices, array.strides):
         offset = e.count("addi", offset, e.count("muli", index, stride))
     return e.offset(array.pointer, offset)
@@ -128,8 +127,8 @@ def expanded(e: Code, array: Array, axes: Iterable[int]) -> Array:
     """The view with new axes, of extent 1, at these indices of the result."""
     shape, strides, new = list(array.shape), list(array.strides), list(axes)
     for axis in new:
-        shape.insert(axis, e.const(1, dt.i64))
-        strides.insert(axis, e.const(0, dt.i64))
+        shape.insert(axis, e.one)
+        strides.insert(axis, e.zero)
     inner = array.inner and len(shape) - 1 not in new
     return dataclasses.replace(array, shape=shape, strides=strides, inner=inner, serialized="")
 
@@ -173,11 +172,11 @@ def _operand_indices(e: Code, shape: list[Val], whole: list[Val], indices: list[
     out = []
     for extent, of_all, index in zip(shape, whole[len(whole) - len(shape) :], mine):
         if e.known(extent) == 1:
-            out.append(e.const(0, dt.i64))
+            out.append(e.zero)
         elif uniform or extent.name == of_all.name:
             out.append(index)
         else:
-            out.append(e.select(e.cmp("eq", extent, 1), e.const(0, dt.i64), index))
+            out.append(e.select(e.cmp("eq", extent, 1), e.zero, index))
     return out
 
 
@@ -194,13 +193,22 @@ def elementwise(e: Code, dtype: DType, compute, operands: list) -> Lazy:
     return Lazy(dtype, shape, at, reads, [pair for part in parts for pair in part.pairs] + pairs, True)
 
 
+def _unequal(e: Code, value: Lazy, shape: list[Val]) -> list[tuple[Val, Val]]:
+    """The extents of ``value`` that may have to be stretched to those of ``shape``, with these."""
+    require(len(value.shape) <= len(shape), "more axes than the target has")
+    pairs = zip(value.shape, shape[len(shape) - len(value.shape) :])
+    return [(have, want) for have, want in pairs if have.name != want.name and e.known(have) != 1]
+
+
+def check_extents(e: Code, value: Lazy, shape: list[Val], error: Callable[[int, int], Exception]) -> None:
+    """An error where ``value`` does not broadcast to ``shape``, from the extent it has and the one that is wanted."""
+    for have, want in _unequal(e, value, shape):
+        e.fail_if(e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1)), error, have, want)
+
+
 def stretched(e: Code, value: Lazy, shape: list[Val]) -> Lazy:
     """``value`` broadcast to ``shape``, which has at least as many axes."""
-    require(len(value.shape) <= len(shape), "more axes than the target has")
-    pairs = []
-    for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
-        if have.name != want.name and e.known(have) != 1:
-            pairs.append((want, have))
+    pairs = [(want, have) for have, want in _unequal(e, value, shape)]
     return Lazy(
         value.dtype,
         shape,
@@ -218,7 +226,7 @@ def _no_room(have: int, want: int) -> Exception:
     return ValueError(f"could not broadcast input array from shape ({have},) into shape ({want},)")
 
 
-def run(e: Code, pairs: list[tuple[Val, Val]], body) -> None:
+def run(e: Code, pairs: Iterable[tuple[Val, Val]], body) -> None:
     """Emits ``body(uniform)``: with ``uniform`` where all ``pairs`` of extents are equal; without, where those that
     differ are 1."""
     unequal = None
@@ -269,6 +277,16 @@ def keeps(value: Lazy, target: Array) -> None:
     require(not value.dtype.kind == "c" != target.dtype.kind, "complex numbers as real ones")
 
 
+def store_each(e: Code, target: Array, at, pairs: Iterable[tuple[Val, Val]] = ()) -> None:
+    """Stores ``at(indices, uniform)`` into each element; ``pairs``: as of :func:`run`."""
+
+    def nest(uniform: bool) -> None:
+        with e.each_of(target.shape) as indices:
+            e.store(at(indices, uniform), element_pointer(e, target, indices), memory=True)
+
+    run(e, pairs, nest)
+
+
 def write(e: Code, target: Array, value: Lazy, site) -> None:
     """``target[...] = value``, evaluated fully before any write where they conflict; ``site()`` numbers an allocation
     site."""
@@ -276,30 +294,16 @@ def write(e: Code, target: Array, value: Lazy, site) -> None:
     writable(target)
     if conflicts(target, value):
         value = lazy(e, materialized(e, value, site()))
-    for have, want in zip(value.shape, target.shape[len(target.shape) - len(value.shape) :]):
-        if have.name != want.name and e.known(have) != 1:
-            wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
-            e.fail_if(wrong, _no_room, have, want)
+    check_extents(e, value, target.shape, _no_room)
     value = stretched(e, value, target.shape)
-
-    def nest(uniform: bool) -> None:
-        with e.each_of(target.shape) as indices:
-            computed = e.cast(value.at(indices, uniform), target.dtype)
-            e.store(computed, element_pointer(e, target, indices), memory=True)
-
-    run(e, value.pairs, nest)
+    store_each(e, target, lambda indices, uniform: e.cast(value.at(indices, uniform), target.dtype), value.pairs)
 
 
 def materialized(e: Code, value, site: int) -> Array:
     """A new array with the elements of an array or an expression."""
     value = lazy(e, value)
     created = dense(e, site, value.dtype, value.shape)
-
-    def nest(uniform: bool) -> None:
-        with e.each_of(value.shape) as indices:
-            e.store(value.at(indices, uniform), element_pointer(e, created, indices), memory=True)
-
-    run(e, value.pairs, nest)
+    store_each(e, created, value.at, value.pairs)
     return created
 
 
@@ -311,37 +315,35 @@ def writable(target: Array) -> None:
 
 def fill(e: Code, target: Array, val: Val) -> None:
     writable(target)
-    with e.each_of(target.shape) as indices:
-        e.store(val, element_pointer(e, target, indices), memory=True)
+    store_each(e, target, lambda indices, uniform: val)
 
 
 # ---- reductions
 
 
-def reduced(e: Code, value: Lazy, axes: list[int], start: Val, combine, site) -> Array | Val:
-    """``combine(so far, element)`` over some axes, from ``start``: a number where these are all."""
+def reduced(e: Code, value: Lazy, axes: list[int], start: Sequence[Val], combine, site) -> Array | Number:
+    """Folds elements over some axes: from the values ``start`` on, ``combine(*so far, element)`` gives the next ones;
+    the result is the first value. A number where the axes are all."""
     rest = [axis for axis in range(len(value.shape)) if axis not in axes]
-    slot = e.slot(start.dtype.signless)
+    slots = [e.slot(val.dtype.signless) for val in start]
+    kind = start[0].dtype
 
     def over(outer: list[Val], uniform: bool) -> Val:
-        e.store(start, slot)
+        for val, slot in zip(start, slots):
+            e.store(val, slot)
         with e.each_of([value.shape[axis] for axis in axes]) as inner:
-            indices: list = [None] * len(value.shape)
-            for axis, index in (*zip(rest, outer), *zip(axes, inner)):
-                indices[axis] = index
-            e.store(combine(e.load(slot, start.dtype), value.at(indices, uniform)), slot)
-        return e.load(slot, start.dtype)
+            at = dict(zip(rest, outer)) | dict(zip(axes, inner))
+            so_far = [e.load(slot, val.dtype) for val, slot in zip(start, slots)]
+            found = combine(*so_far, value.at([at[axis] for axis in range(len(at))], uniform))
+            for val, slot in zip(found, slots):
+                e.store(val, slot)
+        return e.load(slots[0], kind)
 
     if not rest:
         run(e, value.pairs, lambda uniform: over([], uniform) and None)
-        return e.load(slot, start.dtype)
-    created = dense(e, site(), start.dtype, [value.shape[axis] for axis in rest])
-
-    def nest(uniform: bool) -> None:
-        with e.each_of(created.shape) as outer:
-            e.store(over(outer, uniform), element_pointer(e, created, outer), memory=True)
-
-    run(e, value.pairs, nest)
+        return number(e.load(slots[0], kind))
+    created = dense(e, site(), kind, [value.shape[axis] for axis in rest])
+    store_each(e, created, over, value.pairs)
     return created
 
 

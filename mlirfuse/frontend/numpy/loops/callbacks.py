@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
+from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.words import array_at
+from mlirfuse import _native
+from mlirfuse.frontend.numpy.loops import words
+from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NumberType
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
-# Words: two numbers of an error, the allocator, the log's position and end, the log's growth function, the product
-# function, the arena for small arrays and its end, the function that computes extern ops, the
-# table of addresses that the code uses.
-HEADER = 11
 KEEP = -1  # no extern op's number
 _CHUNK = 2**13  # initial words of a log
 running = threading.local()  # .buffers: this thread's call's buffers by address; .log: see _more;
@@ -37,26 +37,44 @@ def _allocate(site: int, size: int) -> int:
 def _more(arguments: int, size: int) -> int:
     """Grows the running loop's log, whose argument block is at this address: appends a chunk to ``.log``, with the
     number of words used in the one before. 0 on failure."""
-    log, words = running.log, (ctypes.c_int64 * HEADER).from_address(arguments)
+    log, header = running.log, (ctypes.c_int64 * words.HEADER).from_address(arguments)
     if log:
-        log[-1][1] = filled(log[-1][0], words[3])
+        _end(log, header)
     try:
         chunk = np.empty(max(_CHUNK << min(len(log), 8), size // 8), np.int64)
     except MemoryError:
         return 0
     log.append([chunk, 0])
-    words[3] = chunk.ctypes.data
-    words[4] = words[3] + chunk.nbytes
+    header[words.LOG] = chunk.ctypes.data
+    header[words.LOG_END] = chunk.ctypes.data + chunk.nbytes
     return 1
 
 
-def filled(chunk: np.ndarray, end: int) -> int:
-    return (end - chunk.ctypes.data) // 8
+def _end(log: list, header: Any) -> None:
+    """Notes how far the log's last chunk is used."""
+    log[-1][1] = (header[words.LOG] - log[-1][0].ctypes.data) // 8
+
+
+def append(log: list, header: Any, appends: list, values: dict, buffers: dict, arrays: dict) -> None:
+    """Appends the logged values to the lists among ``values``; ``appends``: for each append in the code the list and
+    the value's type."""
+    _end(log, header)
+    if len(set(appends)) == 1 and appends[0][1] in _FLOATS:
+        name, kind = appends[0]
+        for chunk, count in log:
+            numbers = chunk[1:count:2].view(np.float64)
+            values[name].extend(numbers.tolist() if kind.python else list(numbers))
+        return
+    lists = [values[name].append for name, _ in appends]
+    for chunk, count in log:
+        logged, at = chunk[:count].tolist(), 0
+        while at < count:
+            number = logged[at]
+            found, at = words.unpack(logged, at + 1, appends[number][1], buffers, arrays)
+            lists[number](found)
 
 
 _Words = ctypes.c_int64 * 15
-_products: dict[tuple, tuple] = {}  # the operands of recent products: loops use the same memory again and again
-_MOST_PRODUCTS = 256
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
@@ -64,22 +82,19 @@ def _multiply(places: int, number: int) -> int:
     """Writes ``left @ right`` into a third matrix; ``places`` points to their 15 words (pointers, extents, strides),
     ``number`` is NumPy's type number. 0 on failure."""
     try:
-        key = (number, *_Words.from_address(places))
-        given = _products.get(key)
-        if given is None:
-            if len(_products) > _MOST_PRODUCTS:
-                _products.clear()
-            dtype = _INEXACT[number]
-            matrices = [array_at(key[k], key[k + 1 : k + 3], key[k + 3 : k + 5], dtype) for k in (1, 6, 11)]
-            given = _products[key] = tuple(matrices)
-        _product(given)
+        _product(_matrices(number, *_Words.from_address(places)))
     except Exception:
         return 0
     return 1
 
 
+@functools.lru_cache(256)  # loops use the same memory again and again
+def _matrices(number: int, *given: int) -> list[np.ndarray]:
+    return [words.array_of(_INEXACT[number], *given[k : k + 5]) for k in (0, 5, 10)]
+
+
 @extern_ops.quiet
-def _product(given: tuple) -> None:
+def _product(given: list[np.ndarray]) -> None:
     left, right, into = given
     np.matmul(left, right, out=into)
 
@@ -120,11 +135,11 @@ def raised(*_: int) -> Exception:
 
 
 _INEXACT: dict[int, np.dtype] = {t.numpy.num: t.numpy for t in (dt.f32, dt.f64, dt.c64, dt.c128)}
-_MULTIPLY = ctypes.cast(_multiply, ctypes.c_void_p).value
-_MORE = ctypes.cast(_more, ctypes.c_void_p).value
-_ALLOCATOR = ctypes.cast(_allocate, ctypes.c_void_p).value
-_COMPUTE = ctypes.cast(_compute, ctypes.c_void_p).value
-FIRST_WORDS: list[int] = [
-    0, 0, _ALLOCATOR or 0, 0, 0, _MORE or 0, _MULTIPLY or 0, 0, 0, _COMPUTE or 0, 0
-]  # fmt: skip
-ARENA, TABLE = 7, 10  # the numbers of words: the arena's next free position, which its end follows; the table
+_FLOATS = (PY_FLOAT, NumberType(dt.f64, False))
+_CALLBACKS = {
+    words.ALLOCATOR: _allocate, words.LOG_MORE: _more, words.MULTIPLY: _multiply, words.COMPUTE: _compute
+}  # fmt: skip
+_ADDRESSES = {word: ctypes.cast(function, ctypes.c_void_p).value or 0 for word, function in _CALLBACKS.items()} | {
+    words.ALLOCATE: _native.symbols()["mlirfuse_loop_allocate"], words.HOLD: _native.symbols()["mlirfuse_loop_hold"]
+}  # fmt: skip
+HEADER = [_ADDRESSES.get(word, 0) for word in range(words.HEADER)]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlirfuse.core.errors import located
+from mlirfuse.frontend.numpy.loops import words
 from mlirfuse.frontend.numpy.loops.callbacks import KEEP
 from mlirfuse.frontend.numpy.loops.complex_numbers import ComplexEmitter, ComplexParts, parts
-from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable
+from mlirfuse.frontend.numpy.loops.values import Array, NotOutlinable, Number, Tuple, words_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering import llvm
@@ -23,111 +24,13 @@ from mlirfuse.lowering.emitter import Val
 
 MOST_LINES = 60_000  # of one loop's text
 MOST_ARRAYS = 400  # variables that are arrays
-# Byte offsets in the function's argument block: the allocator's address; the log's next free position and its end; the
-# addresses of the functions that grow the log and multiply matrices; the next free position and the end of the arena
-# for small arrays; the address of the function that computes extern ops; the table of addresses.
-ALLOCATOR, LOG, LOG_END, LOG_MORE, MULTIPLY, ROOM, ROOM_END, COMPUTE, TABLE = range(16, 88, 8)
 
+# Attributes of a call that accesses no memory of arrays.
+_OF_ARGUMENTS = (
+    "{memory_effects = #llvm.memory_effects<other = none, argMem = readwrite, inaccessibleMem = readwrite, "
+    "errnoMem = none, targetMem0 = none, targetMem1 = none>}"
+)
 _UNOPTIMIZED = "{loop_annotation = #llvm.loop_annotation<disableNonforced = true>}"
-
-
-def _allocate(arrays: int) -> str:
-    """A function that returns a buffer of an allocation site that none of the ``arrays`` variables uses; it allocates a
-    new one where none is free and large enough."""
-    return f"""
-llvm.func internal @allocate(%table: !llvm.ptr, %bases: !llvm.ptr, %bytes: i64, %site: i64, %args: !llvm.ptr) -> i64
-    attributes {{passthrough = ["no-builtins"]}} {{
-  %0 = arith.constant 0 : i64
-  %1 = arith.constant 1 : i64
-  %count = arith.constant {arrays} : i64
-  cf.br ^buffer(%table : !llvm.ptr)
-^buffer(%at: !llvm.ptr):
-  %address = llvm.load %at : !llvm.ptr -> i64
-  %size_at = llvm.getelementptr %at[8] : (!llvm.ptr) -> !llvm.ptr, i8
-  %size = llvm.load %size_at : !llvm.ptr -> i64
-  %none = arith.cmpi eq, %address, %0 : i64
-  cf.cond_br %none, ^more_of_them, ^look(%0 : i64)
-^look(%k: i64):
-  %base_at = llvm.getelementptr %bases[%k] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %base = llvm.load %base_at : !llvm.ptr -> i64
-  %used = arith.cmpi eq, %base, %address : i64
-  cf.cond_br %used, ^next, ^more
-^more:
-  %k1 = arith.addi %k, %1 : i64
-  %left = arith.cmpi slt, %k1, %count : i64
-  cf.cond_br %left, ^look(%k1 : i64), ^free
-^next:
-  %next = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  cf.br ^buffer(%next : !llvm.ptr)
-^free:
-  %fits = arith.cmpi sge, %size, %bytes : i64
-  cf.cond_br %fits, ^have(%address : i64), ^new
-^more_of_them:
-  %after = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  llvm.store %0, %after : i64, !llvm.ptr
-  cf.br ^new
-^new:
-  %twice = arith.addi %bytes, %bytes : i64
-  %room = arith.select %none, %bytes, %twice : i64
-  %here_at = llvm.getelementptr %args[{ROOM}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %here = llvm.load %here_at : !llvm.ptr -> i64
-  %end_at = llvm.getelementptr %args[{ROOM_END}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %end = llvm.load %end_at : !llvm.ptr -> i64
-  %there_is = arith.subi %end, %here : i64
-  %small = arith.cmpi sle, %room, %there_is : i64
-  cf.cond_br %small, ^here, ^outside
-^here:
-  %63 = arith.constant 63 : i64
-  %m64 = arith.constant -64 : i64
-  %past = arith.addi %here, %room : i64
-  %up = arith.addi %past, %63 : i64
-  %free = arith.andi %up, %m64 : i64
-  llvm.store %free, %here_at : i64, !llvm.ptr
-  cf.br ^keep(%here : i64)
-^outside:
-  %function_at = llvm.getelementptr %args[{ALLOCATOR}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
-  %given = llvm.call %function(%site, %room) : !llvm.ptr, (i64, i64) -> i64
-  cf.br ^keep(%given : i64)
-^keep(%made: i64):
-  llvm.store %made, %at : i64, !llvm.ptr
-  llvm.store %room, %size_at : i64, !llvm.ptr
-  cf.br ^have(%made : i64)
-^have(%found: i64):
-  llvm.return %found : i64
-}}
-"""
-
-
-# Removes a buffer from its allocation site's table, so that it is not reused.
-_HOLD = """
-llvm.func internal @hold(%table: !llvm.ptr, %held: i64) attributes {passthrough = ["no-builtins"]} {
-  %0 = arith.constant 0 : i64
-  cf.br ^buffer(%table : !llvm.ptr)
-^buffer(%at: !llvm.ptr):
-  %address = llvm.load %at : !llvm.ptr -> i64
-  %none = arith.cmpi eq, %address, %0 : i64
-  cf.cond_br %none, ^done, ^look
-^look:
-  %next = llvm.getelementptr %at[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  %found = arith.cmpi eq, %address, %held : i64
-  cf.cond_br %found, ^shift(%at : !llvm.ptr), ^buffer(%next : !llvm.ptr)
-^shift(%to: !llvm.ptr):
-  %from = llvm.getelementptr %to[16] : (!llvm.ptr) -> !llvm.ptr, i8
-  %size_to = llvm.getelementptr %to[8] : (!llvm.ptr) -> !llvm.ptr, i8
-  %size_from = llvm.getelementptr %to[24] : (!llvm.ptr) -> !llvm.ptr, i8
-  %moved = llvm.load %from : !llvm.ptr -> i64
-  %last = arith.cmpi eq, %moved, %0 : i64
-  llvm.store %moved, %to : i64, !llvm.ptr
-  cf.cond_br %last, ^done, ^more
-^more:
-  %size = llvm.load %size_from : !llvm.ptr -> i64
-  llvm.store %size, %size_to : i64, !llvm.ptr
-  cf.br ^shift(%from : !llvm.ptr)
-^done:
-  llvm.return
-}
-"""
 
 
 class Size(NamedTuple):
@@ -148,18 +51,18 @@ class Code(ComplexEmitter):
         self.sites = 0  # number of allocation sites
         self.arrays = 0  # number of variables that are arrays
         self.addresses: list[int | str] = []  # of functions and memory that the code uses, which differ in each process
-        self._holds = False
         self.error_exit = "^exit"  # the block that an error leaves to
         self.rare = False  # the code emitted now runs rarely: LLVM should not optimize its loops
+        self._callbacks: set[str] = set()
         self._slots = 0
         self._blocks = 0
         self._sizes: dict[str, Size] = {}  # by name: loop-invariant counts
         self._least: dict[str, int] = {}  # by a symbol's name: its lower bound
         self._created: dict[tuple, Val] = {}
-        one, zero = self.const(1, dt.i64), self.const(0, dt.i64)
+        self.one, self.zero = self.const(1, dt.i64), self.const(0, dt.i64)
         self.entry += [
-            f"  %result = llvm.alloca {one} x i64 : (i64) -> !llvm.ptr",
-            f"  llvm.store {zero}, %result : i64, !llvm.ptr",
+            f"  %result = llvm.alloca {self.one} x i64 : (i64) -> !llvm.ptr",
+            f"  llvm.store {self.zero}, %result : i64, !llvm.ptr",
         ]
 
     # ---- blocks
@@ -208,15 +111,16 @@ class Code(ComplexEmitter):
 
     # ---- errors
 
-    def fail_if(self, condition: Val, make: Callable[[int, int], Exception], *numbers: Val) -> None:
-        """Returns an error where ``condition`` holds; ``make`` gets the run-time values of two numbers."""
-        self.errors.append(functools.partial(_at, make, self.where))
+    def fail_if(self, condition: Val, error: Exception | Callable[[int, int], Exception], *numbers: Val) -> None:
+        """Returns an error where ``condition`` holds; a function that makes it gets the run-time values of two
+        numbers."""
+        self.errors.append(functools.partial(_at, error, self.where))
         code = self.const(len(self.errors), dt.i64)
         bad, good = self.block(), self.block()
         self.fork(condition, bad, good)
         self.place(bad)
         for k, number in enumerate(numbers):
-            self.store(self.cast(number, dt.i64), self.offset("%args", 8 * k))
+            self.store(self.cast(number, dt.i64), self.word(k))
         self.line(f"llvm.store {code}, %result : i64, !llvm.ptr")
         self.go(self.error_exit)
         self.place(good)
@@ -229,8 +133,7 @@ class Code(ComplexEmitter):
         if type_.startswith("complex<"):
             type_ = f"!llvm.array<2 x {type_[8:-1]}>"
         name = f"%slot{self._slots}"
-        one = self.const(1, dt.i64)
-        self.entry.append(f"  {name} = llvm.alloca {one} x {type_} : (i64) -> !llvm.ptr")
+        self.entry.append(f"  {name} = llvm.alloca {self.one} x {type_} : (i64) -> !llvm.ptr")
         return name
 
     def slot_with(self, val: Val) -> str:
@@ -246,6 +149,21 @@ class Code(ComplexEmitter):
             self.line(f"{name} = llvm.getelementptr {pointer}[{by}] : (!llvm.ptr) -> !llvm.ptr, i8")
         else:
             self.line(f"{name} = llvm.getelementptr inbounds {pointer}[{by}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        return name
+
+    def word(self, number: int) -> str:
+        """A pointer to a word of the function's argument block."""
+        return self.offset("%args", 8 * number)
+
+    def callback(self, number: int) -> str:
+        """A pointer to the function whose address is in a word of the argument block."""
+        name = f"%callback{number}"
+        if name not in self._callbacks:
+            self._callbacks.add(name)
+            self.entry += [
+                f"  {name}.at = llvm.getelementptr %args[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8",
+                f"  {name} = llvm.load {name}.at : !llvm.ptr -> !llvm.ptr",
+            ]
         return name
 
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
@@ -278,13 +196,17 @@ class Code(ComplexEmitter):
     def allocate(self, site: int, count: Val, dtype: DType) -> tuple[Val, str]:
         """Memory for ``count`` elements that no variable uses: its address and a pointer to it."""
         self._declare(site)
-        size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
+        size, number, called = (
+            self.count("muli", count, dtype.bytes),
+            self.const(site, dt.i64),
+            self.callback(words.ALLOCATE),
+        )
         address = self.op(
-            f"llvm.call @allocate(%site{site}, %bases, {size}, {number}, %args)"
-            " : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> i64",
+            f"llvm.call {called}(%site{site}, %bases, %base_count, {size}, {number}, {self.word(words.ALLOCATOR)})"
+            f" {_OF_ARGUMENTS} : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> i64",
             dt.i64,
         )
-        self.fail_if(self.cmp("eq", address, 0), lambda *_: MemoryError("no memory for an array in a compiled loop"))
+        self.fail_if(self.cmp("eq", address, 0), MemoryError("no memory for an array in a compiled loop"))
         return address, self.pointer(address)
 
     def _declare(self, site: int) -> None:
@@ -293,54 +215,63 @@ class Code(ComplexEmitter):
     def hold(self, site: int, address: Val) -> None:
         """Keeps the buffer at ``address``, if it was allocated at ``site``, unchanged until the loop's end."""
         self._declare(site)
-        self._holds = True
-        self.line(f"llvm.call @hold(%site{site}, {address}) : (!llvm.ptr, i64) -> ()")
+        called = self.callback(words.HOLD)
+        self.line(f"llvm.call {called}(%site{site}, {address}) {_OF_ARGUMENTS} : !llvm.ptr, (!llvm.ptr, i64) -> ()")
 
-    def log(self, words: int) -> str:
-        """A pointer to ``words`` new words at the end of the log."""
-        field = lambda at: self.offset("%args", at)  # noqa: E731
-        wanted = self.count("addi", self.load(field(LOG), dt.i64), 8 * words)
+    def log(self, count: int) -> str:
+        """A pointer to ``count`` new words at the end of the log."""
+        wanted = self.count("addi", self.load(self.word(words.LOG), dt.i64), 8 * count)
 
         def more() -> None:
-            function, size = self.load_pointer(field(LOG_MORE)), self.const(8 * words, dt.i64)
+            function, size = self.callback(words.LOG_MORE), self.const(8 * count, dt.i64)
             created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
-            self.fail_if(self.cmp("eq", created, 0), lambda *_: MemoryError("no memory for a list in a compiled loop"))
+            self.fail_if(self.cmp("eq", created, 0), MemoryError("no memory for a list in a compiled loop"))
 
-        self.branch(self.cmp("gt", wanted, self.load(field(LOG_END), dt.i64)), more)
-        at = self.load(field(LOG), dt.i64)
-        self.store(self.count("addi", at, 8 * words), field(LOG))
+        self.branch(self.cmp("gt", wanted, self.load(self.word(words.LOG_END), dt.i64)), more)
+        at = self.load(self.word(words.LOG), dt.i64)
+        self.store(self.count("addi", at, 8 * count), self.word(words.LOG))
         return self.pointer(at)
+
+    def note(self, found: Any, place: str, at: int) -> int:
+        """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
+        if isinstance(found, Tuple):
+            for item in found.items:
+                at = self.note(item, place, at)
+            return at
+        if isinstance(found, Number):
+            val = self.cast(found.val, dt.i64) if found.dtype is dt.bool_ else found.val
+            self.store(val, self.offset(place, at))
+        else:
+            self.store_pointer(found.pointer, self.offset(place, at))
+            for k, size in enumerate([*found.shape, *found.strides], 1):
+                self.store(size, self.offset(place, at + 8 * k))
+        return at + 8 * words_of(found.type)
 
     def multiply(self, left: Array, right: Array, into: Array) -> None:
         """The product of two matrices of one type by a callback to NumPy, which gets pointers, extents and strides."""
-        place, at = self.slot(f"!llvm.array<{3 * 5} x i64>"), 0
-        for matrix in (left, right, into):
-            self.store_pointer(matrix.pointer, self.offset(place, at))
-            for k, size in enumerate([*matrix.shape, *matrix.strides]):
-                self.store(size, self.offset(place, at + 8 * (k + 1)))
-            at += 8 * 5
-        function, kind = self.load_pointer(self.offset("%args", MULTIPLY)), self.const(left.dtype.numpy.num, dt.i64)
+        place = self.slot(f"!llvm.array<{3 * 5} x i64>")
+        self.note(Tuple([left, right, into]), place, 0)
+        function, kind = self.callback(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
         done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
-        self.fail_if(self.cmp("eq", done, 0), lambda *_: MemoryError("no memory for a product in a compiled loop"))
+        self.fail_if(self.cmp("eq", done, 0), MemoryError("no memory for a product in a compiled loop"))
 
     def address(self, value: int | str) -> str:
         """A pointer with this value; for a name, to the state of the generator that is this variable."""
         if value not in self.addresses:
             self.addresses.append(value)
-        table = self.load_pointer(self.offset("%args", TABLE))
+        table = self.load_pointer(self.word(words.TABLE))
         return self.load_pointer(self.offset(table, 8 * self.addresses.index(value)))
 
     def compute(self, place: str, number: int) -> Val:
         """Computes the extern op of this number on the operands at ``place``; whether it succeeded."""
         address, bases = (self.op(f"llvm.ptrtoint {p} : !llvm.ptr to i64", dt.i64) for p in (place, "%bases"))
-        called = self.load_pointer(self.offset("%args", COMPUTE))
+        called = self.callback(words.COMPUTE)
         given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
         return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
 
     def keep(self, address: Val) -> None:
         """Keeps an extern op's result at ``address`` until the loop's end."""
-        called = self.load_pointer(self.offset("%args", COMPUTE))
-        given = f"{called}({address}, {self.const(KEEP, dt.i64)}, {address})"
+        given = f"{self.callback(words.COMPUTE)}({address}, {self.const(KEEP, dt.i64)}, {address})"
         self.line(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64")
 
     def pointer(self, address: Val) -> str:
@@ -377,6 +308,12 @@ class Code(ComplexEmitter):
             found = self._created[size] = Val(name, dt.i64)
             self._sizes[name] = size
         return found
+
+    def range_length(self, start: Val, stop: Val, step: int) -> Val:
+        """The length of ``range(start, stop, step)``."""
+        far, near = (stop, start) if step > 0 else (start, stop)
+        span = self.larger(self.count("addi", self.count("subi", far, near), abs(step) - 1), self.zero)
+        return span if abs(step) == 1 else self.div(span, self.const(abs(step), dt.i64))
 
     def steps(self, span: Val, step: int) -> Val:
         """The number of steps below ``span``, which is not negative."""
@@ -426,12 +363,12 @@ class Code(ComplexEmitter):
         if (op == "addi" and x == 0) or (op == "muli" and x == 1):
             return b
         if op == "muli" and 0 in (x, y):
-            return self.const(0, dt.i64)
+            return self.zero
         return self.op(f"arith.{op} {a}, {b} overflow<nsw> : i64", dt.i64)
 
     def product(self, counts: Iterable[Val]) -> Val:
         """The product of counts."""
-        return functools.reduce(functools.partial(self.count, "muli"), counts, self.const(1, dt.i64))
+        return functools.reduce(functools.partial(self.count, "muli"), counts, self.one)
 
     def smaller(self, a: Val, b: Val) -> Val:
         if self.not_above(a, b) or self.not_above(b, a):
@@ -451,7 +388,7 @@ class Code(ComplexEmitter):
         index = self.fresh()
         if self.rare:
             head, inside, after = self.block(), self.block(), self.block()
-            self.line(f"cf.br {head}({self.const(0, dt.i64)} : i64)")
+            self.line(f"cf.br {head}({self.zero} : i64)")
             self.place(f"{head}({index}: i64)")
             counter = Val(index, dt.i64)
             self.fork(self.cmp("lt", counter, count), inside, after)
@@ -460,8 +397,7 @@ class Code(ComplexEmitter):
             self.again(head, self.count("addi", counter, 1))
             self.place(after)
             return
-        zero, one = self.const(0, dt.i64), self.const(1, dt.i64)
-        self.line(f"scf.for {index} = {zero} to {count} step {one} : i64 {{")
+        self.line(f"scf.for {index} = {self.zero} to {count} step {self.one} : i64 {{")
         self.depth += 1
         yield Val(index, dt.i64)
         self.depth -= 1
@@ -493,6 +429,7 @@ class Code(ComplexEmitter):
         lines = [
             "  %table_one = arith.constant 1 : i64",
             "  %table_end = arith.constant 0 : i64",
+            f"  %base_count = arith.constant {self.arrays} : i64",
             f"  %bases = llvm.alloca %table_one x !llvm.array<{bases} x i64> : (i64) -> !llvm.ptr",
         ]
         for k in range(self.arrays):
@@ -512,8 +449,6 @@ class Code(ComplexEmitter):
         entry = "\n".join([*self._tables(), *self.entry])
         return (
             "module {"
-            + (_allocate(self.arrays) if self.sites else "")
-            + (_HOLD if self._holds else "")
             + '\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {\n'
             + entry
             + "\n"
@@ -523,10 +458,10 @@ class Code(ComplexEmitter):
         )
 
 
-def _at(make: Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:
-    """The exception built from two ints, with a note of the statement that raised it; its own traceback ends at the
-    loop."""
-    error = make(*numbers)
+def _at(kind: Exception | Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:
+    """A new exception, from two ints where it is made from these, with a note of the statement that raised it; its own
+    traceback ends at the loop."""
+    error = type(kind)(*kind.args) if isinstance(kind, Exception) else kind(*numbers)
     if where is not None:
         error.add_note(located("raised by the statement", where))
     return error

@@ -1,19 +1,22 @@
 """Complex arithmetic in a loop's code, on real and imaginary parts, on top of
-:class:`~mlirfuse.lowering.emitter.Emitter`, with NumPy's formulas."""
+:class:`~mlirfuse.lowering.emitter.Emitter`: NumPy's formulas, and those of :mod:`mlirfuse.ir.complex_functions`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.values import require
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.complex_functions import FUNCTIONS, RealOps
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 
-# The table's ops that accept complex operands.
-OPS = frozenset(["add", "sub", "mul", "div", "neg", "abs", "eq", "ne", "exp"])
+# The table's ops that accept complex operands, by formulas of the emitter or elsewhere: those that are as NumPy's.
+OF_EMITTER = frozenset(["add", "sub", "mul", "div", "neg", "abs", "eq", "ne"])
+OPS = (OF_EMITTER | set(FUNCTIONS)) - {"pow", "reciprocal", "rsqrt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +86,10 @@ class ComplexEmitter(Emitter):
         return EMIT["hypot"](self, a.re, a.im) if isinstance(a, ComplexParts) else super().abs(a)
 
     def mul(self, a: Any, b: Any) -> Val:
-        if not isinstance(a, ComplexParts):
-            return super().mul(a, b)
-        times, plus, minus = super().mul, super().add, super().sub
-        return parts(
-            minus(times(a.re, b.re), times(a.im, b.im)),
-            plus(times(a.re, b.im), times(a.im, b.re)),
-        )
+        return self.function("mul", a, b) if isinstance(a, ComplexParts) else super().mul(a, b)
 
     def div(self, a: Any, b: Any) -> Val:
-        """Division by Smith's algorithm, which scales by the divisor's larger part."""
+        """Division by Smith's algorithm, which scales by the divisor's larger part, as NumPy rounds it."""
         if not isinstance(a, ComplexParts):
             return super().div(a, b)
         times, plus, minus, over = super().mul, super().add, super().sub, super().div
@@ -109,22 +106,44 @@ class ComplexEmitter(Emitter):
             nothing, parts(over(a.re, size_re), over(a.im, size_re)), parts(times(first, scale), times(second, scale))
         )
 
+    def function(self, name: str, *operands: Any) -> ComplexParts:
+        """A function of complex numbers, by the name of its op."""
+        return parts(*FUNCTIONS[name](_EmittedOps(self), *((v.re, v.im) for v in operands)))  # type: ignore[arg-type]
 
-def exponential(e: ComplexEmitter, x: ComplexParts) -> ComplexParts:
-    """``exp`` for finite parts; real where the imaginary part is 0."""
-    size = EMIT["exp"](e, x.re)
-    real = e.cmp("eq", x.im, 0)
-    re = e.select(real, size, e.mul(size, EMIT["cos"](e, x.im)))
-    return parts(re, e.select(real, x.im, e.mul(size, EMIT["sin"](e, x.im))))
+
+class _EmittedOps(RealOps):
+    """Real ops, by their names, that emit code."""
+
+    def __init__(self, e: Emitter):
+        self.e = e
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in EMIT:
+            raise AttributeError(name)
+
+        def emit(*operands: Any) -> Val:
+            dtype = next(v.dtype for v in reversed(operands) if isinstance(v, Val))
+            return EMIT[name](self.e, *(v if isinstance(v, Val) else self.e.const(v, dtype) for v in operands))
+
+        return emit
+
+    def number(self, number: float, like: Any) -> Any:
+        return self.e.const(number, like.dtype)
+
+
+def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int) -> Any:
+    """``base ** exponent`` for an exponent above 0, with the products that NumPy computes."""
+    result, square = None, base
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else multiply(result, square)
+        exponent >>= 1
+        square = multiply(square, square) if exponent else square
+    return result
 
 
 def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:
-    """``x ** exponent`` by squaring, as NumPy computes it."""
-    result, square, rest = None, x, abs(exponent)
-    while rest:
-        if rest & 1:
-            result = square if result is None else e.mul(result, square)
-        rest >>= 1
-        square = e.mul(square, square) if rest else square
+    """``x ** exponent``."""
     one = e.const(1, x.dtype)
-    return one if result is None else e.div(one, result) if exponent < 0 else result
+    result = by_squaring(e.mul, x, abs(exponent)) if exponent else one
+    return e.div(one, result) if exponent < 0 else result

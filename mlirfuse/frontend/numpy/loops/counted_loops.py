@@ -38,13 +38,13 @@ class CountedLoops(Inlining):
                 bound = 2**SIZE_BITS
                 e.fail_if(
                     e.or_(e.cmp("gt", count, bound), e.cmp("lt", count, -bound)),
-                    lambda *_: UnsupportedInt("a range in a compiled loop has bounds beyond 2**40"),
+                    UnsupportedInt("a range in a compiled loop has bounds beyond 2**40"),
                 )
         start, stop, step = _range_of(e, counts)
         known = e.known(step)
         require(known != 0, "a range with step 0")
         if known is None:
-            e.fail_if(e.cmp("eq", step, 0), lambda *_: ValueError("range() arg 3 must not be zero"))
+            e.fail_if(e.cmp("eq", step, 0), ValueError("range() arg 3 must not be zero"))
         inner = not any(isinstance(s, (ast.For, ast.While)) for s in ast.walk(node) if s is not node)
         accesses = self._monotone(node) if inner and known is not None else []
         for name in assigned_names([node]):
@@ -162,11 +162,10 @@ class CountedLoops(Inlining):
 
 
 def _range_of(e: Code, counts: list[Val]) -> tuple[Val, Val, Val]:
-    zero, one = e.const(0, dt.i64), e.const(1, dt.i64)
     if len(counts) == 1:
-        return zero, counts[0], one
+        return e.zero, counts[0], e.one
     if len(counts) == 2:
-        return counts[0], counts[1], one
+        return counts[0], counts[1], e.one
     require(len(counts) == 3, "a range of something other than numbers")
     return counts[0], counts[1], counts[2]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NotOutlinable, Number, NumberType
+from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NotOutlinable, Number, NumberType, require
 from mlirfuse.ir import dtypes as dt
 
 
@@ -66,76 +66,62 @@ def _address(symbol: str) -> int:
         raise NotOutlinable(f"{symbol}, which this NumPy does not export") from None
 
 
-def _found(function: Any) -> Draw | None:
-    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    if not is_generator(owner):
-        return None
-    return _DRAWS.get(name if isinstance(owner, np.random.Generator) else _OF_STATE.get(name, ""))
-
-
-def supported(function: Any, args: list, keywords: dict) -> bool:
-    """Whether a call draws one number in a way that is compiled."""
-    if not all(isinstance(v, Number) and v.dtype.kind != "c" for v in (*args, *keywords.values())):
-        return False
-    if _is_integers(function):
-        return 1 <= len(args) <= 2 and not keywords and all(v.dtype.is_integer for v in args)
-    draw = _found(function)
-    given = set(draw.names[: len(args)]) | set(keywords) if draw else set()
-    return draw is not None and len(args) <= len(draw.names) and set(keywords) <= set(draw.names) and all(
-        name in given or otherwise is not None for name, otherwise in zip(draw.names, draw.defaults)
-    )  # fmt: skip
-
-
-def _is_integers(function: Any) -> bool:
-    return is_generator(getattr(function, "__self__", None)) and function.__name__ == "integers"
-
-
 def state_of(owner: Any) -> int:
     """The address of a generator's state."""
     bits = owner.bit_generator if isinstance(owner, np.random.Generator) else owner._bit_generator
     return int(bits.ctypes.bit_generator.value)
 
 
+def table_of(addresses: list[int | str], values: dict[str, Any]) -> Any:
+    """The table of the addresses that a loop's code uses, those of the states of generators among its variables."""
+    found = [(state_of(values[v]) if v in values else 0) if isinstance(v, str) else v for v in addresses]
+    return (ctypes.c_int64 * len(found))(*found)
+
+
 def draw(c, function: Any, args: list, keywords: dict) -> Number:
-    """One number of a method that is :func:`supported`."""
-    e = c.code
-    owner = function.__self__
-    state = e.address(c.name_of(owner) or state_of(owner))
-    if _is_integers(function):
-        return _integer(c, state, args)
-    found = _found(function)
-    assert found is not None
+    """One number of a generator's method. Raises NotOutlinable for other draws."""
+    e, owner, name = c.code, function.__self__, function.__name__
+    numbers = all(isinstance(v, Number) and v.dtype.kind != "c" for v in (*args, *keywords.values()))
+    require(numbers, "a draw by other than numbers")
+    state = c.name_of(owner) or state_of(owner)
+    if name == "integers":
+        return _integer(c, state, args, keywords)
+    found = _DRAWS.get(name if isinstance(owner, np.random.Generator) else _OF_STATE.get(name, ""))
+    if found is None or len(args) > len(found.names):
+        raise NotOutlinable(f"the method {name} of a generator")
     given = dict(zip(found.names, args)) | keywords
+    required = {name for name, otherwise in zip(found.names, found.defaults) if otherwise is None}
+    require(required <= set(given) <= set(found.names), f"the arguments of the method {name} of a generator")
     vals = []
     for name, otherwise, limit in zip(found.names, found.defaults, found.limits):
         val = e.cast(given[name].val, dt.f64) if name in given else e.const(otherwise, dt.f64)
         if limit:
-            text = f"{name} {limit} 0"
-            e.fail_if(e.cmp("lt" if limit == "<" else "le", val, 0.0), lambda *_, text=text: ValueError(text))
+            e.fail_if(e.cmp("lt" if limit == "<" else "le", val, 0.0), ValueError(f"{name} {limit} 0"))
         vals.append(val)
     if found.symbol == "random_uniform":
         span = e.sub(vals[1], vals[0])
         inside = e.cmp("lt", e.abs(span), float("inf"))
-        e.fail_if(e.not_(inside), lambda *_: OverflowError("high - low range exceeds valid bounds"))
-        e.fail_if(e.cmp("lt", span, 0.0), lambda *_: ValueError("low > high"))
+        e.fail_if(e.not_(inside), OverflowError("high - low range exceeds valid bounds"))
+        e.fail_if(e.cmp("lt", span, 0.0), ValueError("low > high"))
         vals[1] = span
     types = ", ".join(["!llvm.ptr", *("f64" for _ in vals)])
     called = e.address(_address(found.symbol))
-    text = ", ".join([state, *(v.name for v in vals)])
+    text = ", ".join([e.address(state), *(v.name for v in vals)])
     return Number(e.op(f"llvm.call {called}({text}) : !llvm.ptr, ({types}) -> f64", dt.f64), PY_FLOAT)
 
 
-def _integer(c, state: str, args: list) -> Number:
+def _integer(c, state: int | str, args: list, keywords: dict) -> Number:
     """``rng.integers(low, high)``, which is below ``high``."""
+    ints = not keywords and all(v.dtype.is_integer for v in args)
+    require(ints and 1 <= len(args) <= 2, "a draw of integers by other than one or two ints")
     e = c.code
-    low, high = (e.const(0, dt.i64), c.integer(args[0])) if len(args) == 1 else map(c.integer, args)
+    low, high = (e.zero, c.integer(args[0])) if len(args) == 1 else map(c.integer, args)
     e.fail_if(e.cmp("ge", low, high), lambda low, _: ValueError("low >= high" if low else "high <= 0"), low)
     span = e.op(f"arith.subi {high}, {low} : i64", dt.i64)
-    last = e.op(f"arith.subi {span}, {e.const(1, dt.i64)} : i64", dt.i64)
-    zero, no = e.const(0, dt.i64), e.const(False, dt.bool_)
-    called = e.address(_address("random_bounded_uint64"))
-    found = e.op(
-        f"llvm.call {called}({state}, {low}, {last}, {zero}, {no}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64, i1) -> i64",
-        dt.i64,
+    last = e.op(f"arith.subi {span}, {e.one} : i64", dt.i64)
+    no = e.const(False, dt.bool_)
+    called, bits = e.address(_address("random_bounded_uint64")), e.address(state)
+    text = (
+        f"llvm.call {called}({bits}, {low}, {last}, {e.zero}, {no}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64, i1) -> i64"
     )
-    return Number(found, NumberType(dt.i64, False))
+    return Number(e.op(text, dt.i64), NumberType(dt.i64, False))

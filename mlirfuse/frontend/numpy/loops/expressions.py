@@ -12,13 +12,12 @@ import numpy as np
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, OF_ANY_TYPE, applied
+from mlirfuse.frontend.numpy.loops.functions import ATTRIBUTES, FUNCTIONS, METHODS, OF_ANY_TYPE, OF_NUMBERS, applied
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
-    PY_COMPLEX,
-    PY_FLOAT,
     PY_INT,
+    PYTHONS,
     Array,
     ArrayType,
     Lazy,
@@ -78,6 +77,12 @@ class Expressions(PythonNumbers):
         require(isinstance(found, Array), "not an array")
         return found
 
+    def stored(self, found: Any) -> Any:
+        """A value with its lazy arrays in memory."""
+        if isinstance(found, Tuple):
+            return Tuple([self.stored(item) for item in found.items], found.is_list)
+        return self.array(found) if isinstance(found, Lazy) else found
+
     def fresh_site(self) -> int:
         """A new allocation site."""
         self.sites += 1
@@ -91,11 +96,9 @@ class Expressions(PythonNumbers):
 
     def constant(self, value: int | float | bool | complex) -> Number:
         """A constant Python number."""
-        if isinstance(value, complex):
-            return Number(self.code.const(value, dt.c128), PY_COMPLEX, known=value)
-        kind = PY_BOOL if isinstance(value, bool) else PY_INT if isinstance(value, int) else PY_FLOAT
-        require(kind is not PY_INT or -(2**62) < value < 2**62, "an integer of more than 62 bits")
-        bits = int(value).bit_length() if kind is PY_INT else 64
+        kind = PYTHONS[type(value)]
+        require(kind is not PY_INT or -(2**62) < value < 2**62, "an integer of more than 62 bits")  # type: ignore[operator]
+        bits = value.bit_length() if isinstance(value, int) and kind is PY_INT else 64
         return Number(self.code.const(value, kind.dtype), kind, bits, value)
 
     def size(self, val: Val) -> Number:
@@ -123,35 +126,17 @@ class Expressions(PythonNumbers):
         known = self.code.known(condition)
         if known is not None:
             return self.value(node.body if known else node.orelse)
-        name = f"?{node.lineno}.{node.col_offset}"
-        return self.choice(condition, lambda: self.value(node.body), lambda: self.value(node.orelse), name)
+        hidden = f"?{node.lineno}.{node.col_offset}"  # a variable, where both are arrays
 
-    def choice(self, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any], name: str = "") -> Any:
-        """One of two numbers, or arrays if the hidden variable ``name`` is given; evaluates only that one."""
-        e = self.code
-        kept: list[Number] = []
-        slots: list[str] = []
+        def evaluated(branch: ast.expr) -> Any:
+            found = self.value(branch)
+            if not isinstance(found, (Array, Lazy)):
+                return found
+            self.assign(hidden, found)
+            return None
 
-        def keep(compute: Callable[[], Any]) -> Callable[[], None]:
-            def run() -> None:
-                found = compute()
-                if name and isinstance(found, (Array, Lazy)):
-                    self.assign(name, found)
-                    return
-                one_type = isinstance(found, Number) and found.other is None
-                require(one_type, "a conditional expression other than of numbers of one type")
-                slots.append(e.slot(found.dtype.signless))
-                e.store(found.val, slots[-1])
-                kept.append(found)
-
-            return run
-
-        e.branch(condition, keep(then), keep(otherwise))
-        if not kept:
-            return self.read(name)
-        require(len(kept) != 1, "a conditional expression of a number and an array")
-        a, b = (Number(e.load(slot, v.dtype), v.type, v.bits) for v, slot in zip(kept, slots))
-        return alternatives.merged(e, condition, a, b)
+        found = alternatives.either(self.code, condition, lambda: evaluated(node.body), lambda: evaluated(node.orelse))
+        return self.read(hidden) if found is None else found
 
     # ---- truth
 
@@ -297,7 +282,7 @@ class Expressions(PythonNumbers):
             require(isinstance(exponent, Number), "powers of integers by an array")
             e.fail_if(
                 e.cmp("lt", exponent.val, 0),
-                lambda *_: ValueError("Integers to negative integer powers are not allowed."),
+                ValueError("Integers to negative integer powers are not allowed."),
             )
         if out is dt.bool_ and all(kind.is_integer and kind is not dt.u64 for kind in ins):
             ins = [dt.i64] * len(ins)  # comparisons are by value, whatever the types
@@ -307,13 +292,21 @@ class Expressions(PythonNumbers):
 
         def compute(*elements: Val) -> Val:
             cast = [e.cast(x, kind) for x, kind in zip(elements, ins)]
-            if name == "exp" and isinstance(cast[0], complex_numbers.ComplexParts):
-                return complex_numbers.exponential(e, cast[0])
+            if ins[0].kind == "c" and name not in complex_numbers.OF_EMITTER:
+                return e.function(name, *cast)
             return e.cast(cast[0] if identity else EMIT[name](e, *cast), out)
 
+        return self.mapped(out, compute, operands)
+
+    def mapped(self, dtype: dt.DType, compute: Callable[..., Val], operands: list) -> Number | Lazy:
+        """``compute(*elements)``, of this dtype: a number of numbers, else an array."""
         if all(isinstance(v, Number) for v in operands):
             return number(compute(*(v.val for v in operands)))
-        return arrays.elementwise(e, out, compute, operands)
+        return arrays.elementwise(self.code, dtype, compute, operands)
+
+    def cast(self, found: Any, dtype: dt.DType) -> Any:
+        """A number or an array as NumPy's of another dtype."""
+        return self.mapped(dtype, lambda x: self.code.cast(x, dtype), [found])
 
     def _known_power(self, base: Any, exponent: Any) -> Any:
         known = exponent.known if isinstance(exponent, Number) else None
@@ -335,18 +328,10 @@ class Expressions(PythonNumbers):
         """A power of complex numbers by a Python int."""
         e, power = self.code, complex_numbers.integer_power
         if exponent.known is not None and abs(exponent.known) < _MOST_SQUARED:
-            compute = lambda x: power(e, e.cast(x, dtype), exponent.known)  # noqa: E731
-            return (
-                number(compute(base.val)) if isinstance(base, Number) else arrays.elementwise(e, dtype, compute, [base])
-            )
+            return self.mapped(dtype, lambda x: power(e, e.cast(x, dtype), exponent.known), [base])
         if not isinstance(base, Number):
             return None
-        result, square, rest = e.slot(dtype.signless), e.slot(dtype.signless), e.slot("i64")
-        for slot, start in ((result, e.const(1, dtype)), (square, base.val), (rest, e.abs(exponent.val))):
-            e.store(start, slot)
-        times = lambda slot: e.store(e.mul(e.load(slot, dtype), e.load(square, dtype)), slot)  # noqa: E731
-        self.squarings(rest, lambda: times(result), lambda: times(square))
-        found = e.load(result, dtype)
+        found = self.power(base.val, e.abs(exponent.val), e.mul)
         return number(e.select(e.cmp("lt", exponent.val, 0), e.div(e.const(1, dtype), found), found))
 
     def as_operand(self, found: Any) -> Any:
@@ -373,25 +358,10 @@ class Expressions(PythonNumbers):
             if callable(getattr(type(owner), name, None)):
                 raise NotOutlinable(f"the method {full or name} of an object: write it as a function")
             raise NotOutlinable(f"the attribute {full or name} of an object: read it into a variable before the loop")
-        if isinstance(found, (Array, Lazy)):
-            if name == "shape":
-                return Tuple([self.size(extent) for extent in found.shape])
-            if name == "ndim":
-                return self.constant(len(found.shape))
-            if name == "dtype":
-                return Static(found.dtype.numpy)
-            if name == "size":
-                count = self.code.const(1, dt.i64)
-                for extent in found.shape:
-                    count = self.code.count("muli", count, extent)
-                return self.size(count)
-            if name == "T":
-                array = self.array(found)
-                return self.view(array, array.shape[::-1], array.strides[::-1], array.inner and len(array.shape) < 2)
-        if isinstance(found, (Array, Lazy, Number)) and name in ("real", "imag"):
-            return self.part(found, name)
-        if name in METHODS and isinstance(found, (Array, Lazy, Number)):
-            return Method(found, name)
+        if name in (OF_NUMBERS if isinstance(found, Number) else ATTRIBUTES):
+            return ATTRIBUTES[name](self, self.as_operand(found))
+        if name in METHODS:
+            return Method(self.as_operand(found), name)
         raise NotOutlinable(f"the attribute {name}")
 
     def part(self, found: Any, name: str) -> Any:
@@ -411,9 +381,7 @@ class Expressions(PythonNumbers):
 
     def outside(self, value: Any) -> Any:
         """The loop's representation of an object from outside the loop."""
-        if type(value) in (bool, int, float, complex):
-            return self.constant(value)
-        return Static(value)
+        return self.constant(value) if type(value) in PYTHONS else Static(value)
 
     def _Call(self, node: ast.Call) -> Any:
         key = id(node), self.prefix
@@ -448,8 +416,8 @@ class Expressions(PythonNumbers):
             return self._or_extern(called, lambda: applied(rule, self, args, keywords), args, keywords)
         if isinstance(called, np.ufunc):
             return self._or_extern(called, lambda: self._ufunc_into(called, args, dict(keywords)), args, keywords)
-        if draws.supported(called, args, keywords):
-            return draws.draw(self, called, args, keywords)
+        if draws.is_generator(getattr(called, "__self__", None)):
+            return self._or_extern(called, lambda: draws.draw(self, called, args, keywords), args, keywords)
         if externs.supported(called):
             return self.extern(called, args, keywords)
         if isinstance(called, types.FunctionType):
@@ -471,12 +439,12 @@ class Expressions(PythonNumbers):
     def extern(self, called: Any, args: list, keywords: dict) -> Any:
         """A call of NumPy's function as an extern op."""
         e = self.code
-        given = [self._operand(v) for v in args], {k: self._operand(v) for k, v in keywords.items()}
+        given = [self.stored(v) for v in args], {k: self.stored(v) for k, v in keywords.items()}
         made = externs.Extern(called, *given, self.name_of(getattr(called, "__self__", None)))
         self.externs.append(made)
         number_, place, at = len(self.externs) - 1, e.slot(f"!llvm.array<{max(made.words, 1)} x i64>"), 0
         for operand in made.operands:
-            at = self.note(operand, place, at)
+            at = e.note(operand, place, at)
         e.fail_if(e.not_(e.compute(place, number_)), callbacks.raised)
         results: list[Any] = []
         for kind in made.leaves:
@@ -501,11 +469,6 @@ class Expressions(PythonNumbers):
     def name_of(self, value: Any) -> str:
         """The variable that is this generator; "" for none."""
         return next((name for name, found in self.names.items() if found is value is not None), "")
-
-    def _operand(self, found: Any) -> Any:
-        if isinstance(found, Tuple):
-            return Tuple([self._operand(item) for item in found.items], found.is_list)
-        return self.array(found) if isinstance(found, Lazy) else found
 
     def _ufunc_into(self, function: np.ufunc, args: list, keywords: dict) -> Any:
         """A call of a ufunc, whose result may be written into an array."""

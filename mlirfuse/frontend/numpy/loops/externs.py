@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import struct
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     type_of,
     words_of,
 )
-from mlirfuse.frontend.numpy.loops.words import array_at, number
+from mlirfuse.frontend.numpy.loops.words import array_of, number, put_number
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.runtime import extern_ops
 
@@ -55,7 +55,6 @@ _PURE = {
     for name in names
     if callable(getattr(module, name, None))
 }
-_MOST_VIEWS = 256
 _OPERANDS = (np.ndarray, np.generic, int, float, complex, bool)
 
 
@@ -89,9 +88,6 @@ class Extern:
         self._operands_at, self._at = _places(self._kinds, 0)
         self._results_at, self.words = _places(self.leaves, self._at)
         self.variables = 0  # number of the loop's variables that are arrays
-        self._bases: dict[int, Any] = {}  # by address: the words there
-        self._blocks: dict[int, tuple] = {}  # by address: the words there, as ints and floats
-        self._views: dict[tuple, np.ndarray] = {}  # by words: the arrays there
         self._call = extern_ops.quiet(self._called)
 
     def _structure(self, found: Any) -> Callable[[Sequence], Any]:
@@ -152,8 +148,7 @@ class Extern:
     def compute(self, place: int) -> list[tuple[int, np.ndarray]]:
         """Computes the results for the operands in the words at ``place``, and writes their words there. Returns the
         arrays among them with their addresses."""
-        block = self._blocks.get(place)
-        words, floats = block if block is not None else self._block_at(place)
+        words, floats = _block_at(place, self.words)
         found = self._call(self._given(words[:], floats))
         values: list = [found]
         if self.results.__class__ is not ArrayType:
@@ -162,7 +157,7 @@ class Extern:
         created = []
         for value, (first, end, kind) in zip(values, self._results_at):
             if kind.__class__ is not ArrayType:
-                _write_number(words, first, value, kind)
+                put_number(words, first, value, kind.dtype)
                 continue
             if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
                 raise _other_type(value, kind)
@@ -175,18 +170,13 @@ class Extern:
 
     def used(self, bases: int) -> list[int]:
         """The addresses of the memory that variables use, which begin at ``bases``."""
-        block = self._bases.get(bases)
-        if block is None:
-            if len(self._bases) > _MOST_VIEWS:
-                self._bases.clear()
-            block = self._bases[bases] = (ctypes.c_int64 * self.variables).from_address(bases)
-        return block[:]
+        return _block_at(bases, self.variables)[0][:]
 
     def _given(self, words: list[int], floats: Any) -> list:
         given: list[Any] = []
         for first, end, kind in self._operands_at:
             if kind.__class__ is ArrayType:
-                given.append(self._view(words[first:end], kind))
+                given.append(array_of(kind.dtype.numpy, *words[first:end]))
             elif kind.dtype is dt.f64:
                 given.append(floats[first] if kind.python else np.float64(floats[first]))
             elif kind.python and kind.dtype is dt.i64:
@@ -195,24 +185,11 @@ class Extern:
                 given.append(number(words, first, kind))
         return given
 
-    def _block_at(self, place: int) -> tuple:
-        if len(self._blocks) > _MOST_VIEWS:
-            self._blocks.clear()
-        ints, floats = ((kind * self.words).from_address(place) for kind in (ctypes.c_int64, ctypes.c_double))
-        self._blocks[place] = ints, floats
-        return ints, floats
 
-    def _view(self, words: list[int], kind: ArrayType) -> np.ndarray:
-        """The array at these words; loops use the same memory again and again."""
-        key = (*words, kind.dtype)
-        found = self._views.get(key)
-        if found is None:
-            if len(self._views) > _MOST_VIEWS:
-                self._views.clear()
-            rank = kind.rank
-            found = array_at(words[0], words[1 : 1 + rank], words[1 + rank :], kind.dtype.numpy)
-            self._views[key] = found
-        return found
+@functools.lru_cache(256)  # loops use the same memory again and again
+def _block_at(address: int, count: int) -> tuple:
+    """The words at an address, as ints and as floats."""
+    return tuple((kind * count).from_address(address) for kind in (ctypes.c_int64, ctypes.c_double))
 
 
 def _places(kinds: Sequence, at: int) -> tuple[list, int]:
@@ -272,9 +249,3 @@ def _other_type(found: Any, kind: Any) -> TypeError:
         f"a NumPy function in a compiled loop gave {np.asarray(found).dtype} of {np.ndim(found)} axes where it was "
         f"compiled for {kind.dtype} of {rank}: call it in a function that is not compiled"
     )
-
-
-def _write_number(words: Any, at: int, value: Any, kind: NumberType) -> None:
-    raw = np.asarray(value, kind.dtype.numpy).tobytes()
-    raw += bytes(-len(raw) % 8)
-    words[at : at + len(raw) // 8] = struct.unpack(f"{len(raw) // 8}q", raw)

@@ -87,13 +87,6 @@ def axes_of(found: Any, rank: int) -> list[int]:
     return sorted({axis_of(Static(axis), rank) for axis in axes})
 
 
-def cast(e, found: Any, kind: DType) -> Any:
-    """A number or an array cast to another type."""
-    if isinstance(found, Val):
-        return e.cast(found, kind)
-    return arrays.elementwise(e, kind, lambda x: e.cast(x, kind), [found])
-
-
 # ---- Python's built-ins
 
 
@@ -200,7 +193,7 @@ def _of_math(name: str, op: str):
             finite = e.and_(finite, e.cmp("lt", e.abs(v), math.inf))
             known = e.and_(known, e.cmp("eq", v, v))
         undefined = e.and_(known, e.not_(e.cmp("eq", result, result)))
-        e.fail_if(undefined, lambda *_: ValueError("math domain error"))
+        e.fail_if(undefined, ValueError("math domain error"))
         infinite = e.and_(finite, e.cmp("eq", e.abs(result), math.inf))
         kind, why = (OverflowError, "range") if name in _OVERFLOWS else (ValueError, "domain")
         e.fail_if(infinite, lambda *_: kind(f"math {why} error"))
@@ -250,7 +243,7 @@ def extents(c, found: Any) -> list[Val]:
     for item in found.items if isinstance(found, Tuple) else [found]:
         count = c.integer(item)
         if c.code.known(count) is None:
-            c.code.fail_if(c.code.cmp("lt", count, 0), lambda *_: ValueError("negative dimensions are not allowed"))
+            c.code.fail_if(c.code.cmp("lt", count, 0), ValueError("negative dimensions are not allowed"))
         else:
             require(c.code.known(count) >= 0, "a negative extent")
         out.append(count)
@@ -323,17 +316,26 @@ def _common(items: list[Number]) -> np.dtype:
 def _astype(c, a, dtype):
     kind = element_type(dtype, dt.f64)
     require(a.dtype.kind != "c" or kind.kind in "cb", "complex numbers as real ones")
-    if isinstance(a, Number):
-        return number(c.code.cast(a.val, kind))
-    return arrays.materialized(c.code, cast(c.code, a, kind), c.fresh_site())
+    found = c.cast(a, kind)
+    return found if isinstance(found, Number) else arrays.materialized(c.code, found, c.fresh_site())
 
 
 def _part(name: str):
     return lambda c, val: c.part(val, name)
 
 
-FUNCTIONS |= {np.real: _part("real"), np.imag: _part("imag")}
 METHODS |= {"conj": _part("conjugate"), "conjugate": _part("conjugate")}
+ATTRIBUTES: dict[str, Callable] = {
+    "shape": lambda c, a: Tuple([c.size(extent) for extent in a.shape]),
+    "ndim": lambda c, a: c.constant(len(a.shape)),
+    "size": lambda c, a: c.size(c.code.product(a.shape)),
+    "dtype": lambda c, a: Static(a.dtype.numpy),
+    "T": lambda c, a: FUNCTIONS[np.transpose](c, a),
+    "real": _part("real"),
+    "imag": _part("imag"),
+}
+OF_NUMBERS = frozenset(["real", "imag"])  # the attributes that numbers have
+FUNCTIONS |= {getattr(np, name): ATTRIBUTES[name] for name in OF_NUMBERS}
 
 # ---- views
 
@@ -342,7 +344,7 @@ METHODS |= {"conj": _part("conjugate"), "conjugate": _part("conjugate")}
 def _flip(c, m, axis=None):
     array = c.array(m)
     axes = axes_of(axis, len(array.shape))
-    e, offset, strides = c.code, c.code.const(0, dt.i64), list(array.strides)
+    e, offset, strides = c.code, c.code.zero, list(array.strides)
     for k in axes:
         offset = e.count("addi", offset, e.count("muli", e.count("subi", array.shape[k], 1), strides[k]))
         strides[k] = e.count("subi", 0, strides[k])

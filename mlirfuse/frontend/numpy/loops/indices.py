@@ -26,11 +26,13 @@ from mlirfuse.lowering.emitter import Val
 
 @dataclass
 class Basic:
-    """A slice of an axis, or None (``stride`` 0): the part of the result's axis, with its offset in bytes."""
+    """A slice of an axis, or None (``stride`` 0): the part of the result's axis, with its offset in bytes. ``inner``:
+    it is contiguous, and the array's last."""
 
     count: Val
     stride: Val
     offset: Val
+    inner: bool = False
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Selection:
     def _pointer(self, indices: list[Val], uniform: bool) -> str:
         e, rank = self.code, len(self.common)
         mine = indices[self.first : self.first + rank]
-        offset = e.const(0, dt.i64)
+        offset = e.zero
         for item, part in zip(self.chosen, self.parts):
             index = e.cast(arrays.stretched(e, part, self.common).at(mine, uniform), dt.i64)
             if isinstance(item.index, Array):
@@ -97,7 +99,7 @@ class Selection:
         """``array[items] = value``; ``site()`` numbers an allocation site."""
         e, array = self.code, self.array
         arrays.keeps(value, array)
-        check_extents(e, value, self.shape)
+        arrays.check_extents(e, value, self.shape, _mismatch)
         self._check()
         value = arrays.apart(e, value, array, site)
         self.parts = [arrays.apart(e, part, array, site) for part in self.parts]
@@ -114,7 +116,7 @@ class Selection:
 def _check(e: Code, chosen: Array, item: Advanced) -> None:
     """An IndexError where an index is out of range."""
     require(chosen.dtype.is_integer and chosen.dtype is not dt.u64, "a subscript by a non-integer array")
-    wrong, found = e.slot_with(e.const(0, dt.i64)), e.slot_with(e.const(False, dt.bool_))
+    wrong, found = e.slot_with(e.zero), e.slot_with(e.const(False, dt.bool_))
     with e.each_of(chosen.shape) as indices:
         index = e.cast(arrays.element(e, chosen, indices), dt.i64)
         bad = e.or_(e.cmp("ge", index, item.extent), e.cmp("lt", index, e.count("subi", 0, item.extent)))
@@ -124,15 +126,10 @@ def _check(e: Code, chosen: Array, item: Advanced) -> None:
     e.fail_if(e.load(found, dt.bool_), arrays.out_of_bounds(item.axis), e.load(wrong, dt.i64), item.extent)
 
 
-def check_extents(e: Code, value: Lazy, shape: list[Val]) -> None:
-    """A ValueError where ``value`` does not broadcast to the indexing result's ``shape``."""
-    require(len(value.shape) <= len(shape), "more axes than the target has")
-    for have, want in zip(value.shape, shape[len(shape) - len(value.shape) :]):
-        if have.name != want.name and e.known(have) != 1:
-            wrong = e.and_(e.cmp("ne", have, want), e.cmp("ne", have, 1))
-            e.fail_if(wrong, lambda a, b: ValueError(
-                f"shape mismatch: value array of shape ({a},) could not be broadcast to indexing result of shape ({b},)"
-            ), have, want)  # fmt: skip
+def _mismatch(have: int, want: int) -> Exception:
+    return ValueError(
+        f"shape mismatch: value array of shape ({have},) could not be broadcast to indexing result of shape ({want},)"
+    )
 
 
 # ---- masks
@@ -190,13 +187,13 @@ class Masked:
                 have,
                 count,
             )
-        check_extents(e, value, [count, *rest])
+        arrays.check_extents(e, value, [count, *rest], _mismatch)
         if value.shape and value.computed:  # in vectors, which the scattered stores below are not
             value = arrays.lazy(e, arrays.materialized(e, value, site()))
         value = arrays.stretched(e, value, [count, *rest])
 
         def nest(uniform: bool) -> None:
-            with _each_true(e, mask, rest or [e.const(1, dt.i64)]) as (indices, place, inner):
+            with _each_true(e, mask, rest or [e.one]) as (indices, place, inner):
                 inner = inner if rest else []
                 found = e.cast(value.at([place, *inner], uniform), array.dtype)
                 e.store(found, arrays.element_pointer(e, array, [*indices, *inner]), memory=True)
@@ -210,13 +207,10 @@ class Masked:
             mask = arrays.lazy(e, self._in_memory())
         val = e.cast(number, array.dtype)
 
-        def nest(uniform: bool) -> None:
-            with e.each_of(array.shape) as indices:
-                place = arrays.element_pointer(e, array, indices)
-                old = e.load(place, array.dtype, memory=True)
-                e.store(e.select(mask.at(indices, uniform), val, old), place, memory=True)
+        def chosen(indices: list[Val], uniform: bool) -> Val:
+            return e.select(mask.at(indices, uniform), val, arrays.element(e, array, indices))
 
-        arrays.run(e, mask.pairs, nest)
+        arrays.store_each(e, array, chosen, mask.pairs)
 
 
 def check_mask(e: Code, shape: list[Val], mask: list[Val], first: int = 0) -> None:
@@ -237,16 +231,16 @@ def _other_extent(axis: int):
 def _each_true(e: Code, mask: Array, entry: list[Val]) -> Iterator[tuple[list[Val], Val, list[Val]]]:
     """A loop over a mask, and where it is true over the extents ``entry``: the mask's indices, the number of true
     elements before, and the entry's indices. Without extents its body runs where the mask is false, too."""
-    at, zero = e.slot_with(e.const(0, dt.i64)), e.const(0, dt.i64)
+    at = e.slot_with(e.zero)
     with e.each_of(mask.shape) as indices:
         true, place = arrays.element(e, mask, indices), e.load(at, dt.i64)
-        with e.each_of([e.select(true, entry[0], zero), *entry[1:]] if entry else []) as inner:
+        with e.each_of([e.select(true, entry[0], e.zero), *entry[1:]] if entry else []) as inner:
             yield indices, place, inner
         e.store(e.count("addi", place, e.cast(true, dt.i64)), at)
 
 
 def _count(e: Code, mask: Array) -> Val:
-    total = e.slot_with(e.const(0, dt.i64))
+    total = e.slot_with(e.zero)
     with e.each_of(mask.shape) as indices:
         more = e.cast(arrays.element(e, mask, indices), dt.i64)
         e.store(e.count("addi", e.load(total, dt.i64), more), total)

@@ -6,16 +6,17 @@ import ast
 import types
 from typing import Any
 
+from mlirfuse.frontend.numpy.loops.expressions import Expressions
 from mlirfuse.frontend.numpy.loops.live_ranges import split_body
 from mlirfuse.frontend.numpy.loops.values import Static, require
-from mlirfuse.frontend.numpy.loops.variables import Names, Variables
+from mlirfuse.frontend.numpy.loops.variables import Names
 from mlirfuse.frontend.numpy.syntax import assigned_names
 
 _DEEPEST = 16  # calls in calls
 _DEFAULTS = (bool, int, float, complex, str, type(None), type)  # types of supported defaults
 
 
-class Inlining(Variables):
+class Inlining(Expressions):
     """Inlines functions."""
 
     def _of_closure(self, names: Names, name: str) -> Any:

@@ -27,9 +27,10 @@ import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import live_ranges
+from mlirfuse.frontend.numpy.loops.calls import Unset
 from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
 from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
-from mlirfuse.frontend.numpy.loops.kernel import Loop, Unset
+from mlirfuse.frontend.numpy.loops.kernel import Loop
 from mlirfuse.frontend.numpy.loops.values import UnsupportedInt, require
 from mlirfuse.frontend.numpy.syntax import (
     NoSource,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, cast, rule
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, rule
 from mlirfuse.frontend.numpy.loops.values import Array, Number, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
@@ -40,14 +40,21 @@ def matmul(c, a, b):
         if e.known(left.strides[0]) != left.dtype.bytes:
             return _by_rows(c, left, right, kind)
         left, right = right, c.view(left, left.shape[::-1], left.strides[::-1], True)  # columns are contiguous
-    created = arrays.filled(e, c.fresh_site(), kind, [right.shape[1]], e.const(0, kind))
-    with e.each(right.shape[0]) as row:
-        factor = e.cast(arrays.element(e, left, [row]), kind)
-        with e.each(right.shape[1]) as column:
-            place = arrays.element_pointer(e, created, [column])
-            term = e.mul(factor, e.cast(arrays.element(e, right, [row, column]), kind))
-            e.store(e.add(e.load(place, kind), term), place)
+    created = arrays.dense(e, c.fresh_site(), kind, [right.shape[1]])
+    _by_factors(e, left, right, created)
     return created
+
+
+def _by_factors(e, left: Array, right: Array, into: Array) -> None:
+    """Writes the product of a vector or a matrix and a matrix: sums of the second's rows."""
+    kind = into.dtype
+    arrays.fill(e, into, e.const(0, kind))
+    with e.each_of(left.shape) as (*row, k):
+        factor = e.cast(arrays.element(e, left, [*row, k]), kind)
+        with e.each(right.shape[1]) as column:
+            place = arrays.element_pointer(e, into, [*row, column])
+            term = e.mul(factor, e.cast(arrays.element(e, right, [k, column]), kind))
+            e.store(e.add(e.load(place, kind), term), place)
 
 
 _SMALL = 4096  # multiplications up to which an inline product beats the call of BLAS
@@ -57,22 +64,13 @@ def _of_matrices(c, left: Array, right: Array, kind: DType) -> Array:
     """A matrix times a matrix: large ones by NumPy's BLAS."""
     e = c.code
     if not left.dtype is right.dtype is kind:
-        left, right = (c.array(cast(e, c.array(v), kind)) if v.dtype is not kind else v for v in (left, right))
+        left, right = (c.array(c.cast(v, kind)) if v.dtype is not kind else v for v in (left, right))
     if e.known(right.shape[1]) == 1 and e.known(left.strides[1]) == kind.bytes:
         found = _by_rows(c, left, c.view(right, right.shape[:1], right.strides[:1], False), kind)
-        one, stride = e.const(1, dt.i64), e.const(kind.bytes, dt.i64)
-        return c.view(found, [*found.shape, one], [*found.strides, stride], False)
+        return c.view(found, [*found.shape, e.one], [*found.strides, e.const(kind.bytes, dt.i64)], False)
     created = arrays.dense(e, c.fresh_site(), kind, [left.shape[0], right.shape[1]])
 
-    def here() -> None:
-        arrays.fill(e, created, e.const(0, kind))
-        with e.each_of([left.shape[0], left.shape[1]]) as (row, k):
-            factor = arrays.element(e, left, [row, k])
-            with e.each(right.shape[1]) as column:
-                place = arrays.element_pointer(e, created, [row, column])
-                term = e.mul(factor, arrays.element(e, right, [k, column]))
-                e.store(e.add(e.load(place, kind), term), place)
-
+    here = lambda: _by_factors(e, left, right, created)  # noqa: E731
     if not kind.is_inexact:
         here()
         return created

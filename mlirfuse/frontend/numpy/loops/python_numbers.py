@@ -24,6 +24,8 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
+_ARITHMETIC = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_OF_FLOATS = _ARITHMETIC | {ast.FloorDiv: "floor_div", ast.Mod: "mod"}
 _BITWISE: dict[type, str] = {ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"}
 
 
@@ -56,21 +58,16 @@ class PythonNumbers(Subscripts):
         a, b = (e.cast(v.val, dt.f64) for v in (left, right))
         if isinstance(op, ast.Pow):
             return self._float_power(a, b, left, right)
-        name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floor_div",
-                ast.Mod: "mod"}.get(type(op))  # fmt: skip
-        if name is None:
-            raise NotOutlinable("this operator on Python numbers")
-        return Number(EMIT[name](e, a, b), PY_FLOAT)
+        require(type(op) in _OF_FLOATS, "this operator on Python numbers")
+        return Number(EMIT[_OF_FLOATS[type(op)]](e, a, b), PY_FLOAT)
 
     def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
         e = self.code
         a, b = (e.cast(v.val, dt.c128) for v in (left, right))
         if isinstance(op, ast.Pow) and isinstance(right.known, int) and right.known > 0:
             return Number(complex_numbers.integer_power(e, a, right.known), PY_COMPLEX)
-        compute = {ast.Add: e.add, ast.Sub: e.sub, ast.Mult: e.mul, ast.Div: e.div}.get(type(op))
-        if compute is None:
-            raise NotOutlinable("this operator on Python complex numbers")
-        return Number(compute(a, b), PY_COMPLEX)
+        require(type(op) in _ARITHMETIC, "this operator on Python complex numbers")
+        return Number(getattr(e, _ARITHMETIC[type(op)])(a, b), PY_COMPLEX)
 
     def _float_power(self, a: Val, b: Val, left: Number, right: Number) -> Number:
         e = self.code
@@ -81,7 +78,7 @@ class PythonNumbers(Subscripts):
             self._check_power(a, b, left, right)
         finite = e.and_(e.cmp("lt", e.abs(a), float("inf")), e.cmp("lt", e.abs(b), float("inf")))
         over = e.and_(finite, e.cmp("eq", e.abs(result), float("inf")))
-        e.fail_if(over, lambda *_: OverflowError(34, "Numerical result out of range"))
+        e.fail_if(over, OverflowError(34, "Numerical result out of range"))
         return Number(result, PY_FLOAT)
 
     def _check_power(self, a: Val, b: Val, left: Number, right: Number) -> None:
@@ -90,7 +87,7 @@ class PythonNumbers(Subscripts):
         if known is None and not isinstance(right.known, int):
             fraction = e.and_(e.cmp("ne", EMIT["floor"](e, b), b), e.cmp("lt", e.abs(b), float("inf")))
             negative = e.and_(e.cmp("lt", a, 0.0), e.cmp("gt", a, float("-inf")))
-            e.fail_if(e.and_(negative, fraction), lambda *_: TypeError(
+            e.fail_if(e.and_(negative, fraction), TypeError(
                 "a power of a negative Python number in a compiled loop, which is complex: make it complex or NumPy's"
             ))  # fmt: skip
         elif isinstance(known, (int, float)) and known < 0 and not isinstance(right.known, int):
@@ -110,15 +107,13 @@ class PythonNumbers(Subscripts):
             return Number(getattr(e, _BITWISE[type(op)])(a, b), PY_INT, max(left.bits, right.bits))
         if isinstance(op, (ast.RShift, ast.LShift)):
             return self._shifted(op, left, right)
-        name = {ast.Add: "addi", ast.Sub: "subi", ast.Mult: "muli"}.get(type(op))
-        if name is None:
-            raise NotOutlinable("this operator on Python ints")
-        bits = left.bits + right.bits if name == "muli" else max(left.bits, right.bits) + 1
+        require(type(op) in _ARITHMETIC, "this operator on Python ints")
+        name = _ARITHMETIC[type(op)]
+        bits = left.bits + right.bits if name == "mul" else max(left.bits, right.bits) + 1
         if bits <= 62:
-            return Number(e.count(name, a, b), PY_INT, bits)
+            return Number(e.count(f"{name}i", a, b), PY_INT, bits)
         pair = e.fresh()
-        intrinsic = {"addi": "sadd", "subi": "ssub", "muli": "smul"}[name]
-        e.line(f'{pair} = "llvm.intr.{intrinsic}.with.overflow"({a}, {b}) : (i64, i64) -> !llvm.struct<(i64, i1)>')
+        e.line(f'{pair} = "llvm.intr.s{name}.with.overflow"({a}, {b}) : (i64, i64) -> !llvm.struct<(i64, i1)>')
         result = e.op(f"llvm.extractvalue {pair}[0] : !llvm.struct<(i64, i1)>", dt.i64)
         over = e.op(f"llvm.extractvalue {pair}[1] : !llvm.struct<(i64, i1)>", dt.bool_)
         e.fail_if(over, _beyond_64_bits)
@@ -131,7 +126,7 @@ class PythonNumbers(Subscripts):
     def _shifted(self, op: ast.operator, left: Number, right: Number) -> Number:
         e, count = self.code, right.val
         if right.known is None:
-            e.fail_if(e.cmp("lt", count, 0), lambda *_: ValueError("negative shift count"))
+            e.fail_if(e.cmp("lt", count, 0), ValueError("negative shift count"))
         elif right.known < 0:
             raise NotOutlinable("a negative shift count")
         if isinstance(op, ast.RShift):
@@ -139,46 +134,41 @@ class PythonNumbers(Subscripts):
         if right.known is not None and right.known < 62:
             return self._of_ints(ast.Mult(), left, self.constant(1 << right.known))
         e.fail_if(e.and_(e.cmp("gt", count, 61), e.cmp("ne", left.val, 0)), _beyond_64_bits)
-        by = e.shl(e.const(1, dt.i64), e.smaller(count, e.const(61, dt.i64)))
+        by = e.shl(e.one, e.smaller(count, e.const(61, dt.i64)))
         return self._of_ints(ast.Mult(), left, Number(by, PY_INT, 62))
 
-    def squarings(self, rest: str, multiply: Callable[[], None], square: Callable[[], None]) -> None:
-        """Emits the loop of a power by squaring: over the bits of the exponent in the slot ``rest``."""
-        e = self.code
+    def power(self, base: Val, exponent: Val, multiply: Callable[[Val, Val], Val]) -> Val:
+        """A power by squaring, for an exponent that is not negative."""
+        e, kind = self.code, base.dtype
+        result, square, rest = (e.slot_with(v) for v in (e.const(1, kind), base, exponent))
+        times = lambda slot: e.store(multiply(e.load(slot, kind), e.load(square, kind)), slot)  # noqa: E731
         head, inside, after = e.block(), e.block(), e.block()
         e.go(head)
         e.place(head)
         e.fork(e.cmp("gt", e.load(rest, dt.i64), 0), inside, after)
         e.place(inside)
-        e.branch(e.cmp("ne", e.and_(e.load(rest, dt.i64), e.const(1, dt.i64)), 0), multiply)
-        e.store(e.shr(e.load(rest, dt.i64), e.const(1, dt.i64)), rest)
-        e.branch(e.cmp("gt", e.load(rest, dt.i64), 0), square)
+        e.branch(e.cmp("ne", e.and_(e.load(rest, dt.i64), e.one), 0), lambda: times(result))
+        e.store(e.shr(e.load(rest, dt.i64), e.one), rest)
+        e.branch(e.cmp("gt", e.load(rest, dt.i64), 0), lambda: times(square))
         e.go(head)
         e.place(after)
+        return e.load(result, kind)
 
     def _int_power(self, left: Number, right: Number) -> Number:
         """A power of Python ints by squaring. A negative exponent, whose result is a float, is an error."""
         e = self.code
         if right.known is not None:
             require(right.known >= 0, "a negative power of Python ints")
-            found, square, rest = self.constant(1), left, right.known
-            while rest:
-                found = self._of_ints(ast.Mult(), found, square) if rest & 1 else found
-                rest >>= 1
-                square = self._of_ints(ast.Mult(), square, square) if rest else square
-            return found
-        e.fail_if(e.cmp("lt", right.val, 0), lambda *_: UnsupportedInt(
+            of_known = lambda a, b: self._of_ints(ast.Mult(), a, b)  # noqa: E731
+            return complex_numbers.by_squaring(of_known, left, right.known) if right.known else self.constant(1)
+        e.fail_if(e.cmp("lt", right.val, 0), UnsupportedInt(
             "a Python int to a negative power in a compiled loop, which is a float: make the base a float"
         ))  # fmt: skip
         if left.known == 2:
             return self._shifted(ast.LShift(), self.constant(1), right)
-        result, squared, bits = (e.slot("i64") for _ in range(3))
-        for slot, start in ((result, e.const(1, dt.i64)), (squared, left.val), (bits, right.val)):
-            e.store(start, slot)
-        number = lambda slot: Number(e.load(slot, dt.i64), PY_INT)  # noqa: E731
-        times = lambda slot: e.store(self._of_ints(ast.Mult(), number(slot), number(squared)).val, slot)  # noqa: E731
-        self.squarings(bits, lambda: times(result), lambda: times(squared))
-        return number(result)
+        number = lambda val: Number(val, PY_INT)  # noqa: E731
+        times = lambda a, b: self._of_ints(ast.Mult(), number(a), number(b)).val  # noqa: E731
+        return number(self.power(left.val, right.val, times))
 
 
 def _beyond_64_bits(*_) -> Exception:

@@ -57,7 +57,7 @@ def _cut_within(e: Code, found: Number, kind: dt.DType) -> None:
     held = e.and_(above, e.cmp("lt", x, float(high + 1)))
     beyond = e.not_(e.cmp("lt", EMIT["abs"](e, x), 2.0**63))
     infinite = e.and_(beyond, e.cmp("eq", EMIT["abs"](e, x), math.inf))
-    what = e.select(e.cmp("ne", x, x), 3, e.select(infinite, 2, e.select(beyond, 1, e.const(0, dt.i64))))
+    what = e.select(e.cmp("ne", x, x), 3, e.select(infinite, 2, e.select(beyond, 1, e.zero)))
 
     def error(n: int, kind_of_error: int) -> Exception:
         if kind_of_error == 3:

@@ -26,7 +26,7 @@ def _reshaped(c, found: Any, wanted: list[Val]) -> Array:
     require(len(open_axes) < 2, "a shape with two unknown extents")
     rest = e.product(extent for k, extent in enumerate(wanted) if k not in open_axes)
     if open_axes:
-        filled = e.larger(rest, e.const(1, dt.i64))
+        filled = e.larger(rest, e.one)
         wanted = list(wanted)
         wanted[open_axes[0]] = e.div(total, filled) if e.known(filled) != 1 else total
         rest = e.count("muli", rest, wanted[open_axes[0]])
@@ -136,7 +136,7 @@ def _roll(c, a, shift, axis=None):
         k, count = axis_of(along, rank), c.integer(one)
         by[k] = count if k not in by else e.count("addi", by[k], count)
     for k, count in by.items():  # 0 <= count <= extent - 1, or 0
-        extent = e.larger(array.shape[k], e.const(1, dt.i64))
+        extent = e.larger(array.shape[k], e.one)
         by[k] = EMIT["mod"](e, count, extent)
 
     def at(indices: list[Val], uniform: bool) -> Val:
@@ -173,7 +173,7 @@ def _diagonal(c, a, offset=None):
     require(len(array.shape) == 2 and isinstance(by, int), "a diagonal of other than a matrix, or not constant")
     rows, columns = array.shape
     down, across = (e.count("subi", rows, max(-by, 0)), e.count("subi", columns, max(by, 0)))
-    count = e.larger(e.smaller(down, across), e.const(0, dt.i64))
+    count = e.larger(e.smaller(down, across), e.zero)
     start = e.count("muli", array.strides[0 if by < 0 else 1], abs(by))
     stride = e.count("addi", *array.strides)
     return c.view(array, [count], [stride], False, e.offset(array.pointer, start))
@@ -227,7 +227,7 @@ def _diff(c, a, n=None, axis=None):
     require(known(n, 1) == 1, "differences of a higher order")
     e = c.code
     shape = list(array.shape)
-    shape[at] = e.larger(e.count("subi", shape[at], 1), e.const(0, dt.i64))
+    shape[at] = e.larger(e.count("subi", shape[at], 1), e.zero)
     low = c.view(array, shape, array.strides, array.inner)
     high = c.view(array, shape, array.strides, array.inner, e.offset(array.pointer, array.strides[at]))
     return c.ufunc(np.subtract if array.dtype is not dt.bool_ else np.not_equal, [high, low])
@@ -258,7 +258,7 @@ def _joined(c, parts: list, axis: Any) -> Array:
                 ), v.shape[k], shape[k])  # fmt: skip
         shape[at] = e.count("addi", shape[at], v.shape[at])
     created = arrays.dense(e, c.fresh_site(), kind, shape)
-    start = e.const(0, dt.i64)
+    start = e.zero
     for v in values:
         part = [*shape[:at], v.shape[at], *shape[at + 1 :]]
         pointer = e.offset(created.pointer, e.count("muli", start, created.strides[at]))
@@ -287,7 +287,7 @@ def _rank(c, part: Any) -> int:
 
 def _at_least_1d(c, part: Any) -> Any:
     if isinstance(part, Number):
-        return arrays.filled(c.code, c.fresh_site(), part.dtype, [c.code.const(1, dt.i64)], part.val)
+        return arrays.filled(c.code, c.fresh_site(), part.dtype, [c.code.one], part.val)
     return part if _rank(c, part) else _expand_dims(c, part, c.constant(0))
 
 
@@ -317,8 +317,7 @@ FUNCTIONS |= {np.vstack: _stacking(0), np.column_stack: _stacking(1)}
 def _round(c, a, decimals=None):
     python = isinstance(a, Number) and a.type.python
     require(known(decimals, 0) == 0 and a.dtype.is_float and not python, "rounding to decimals, or of integers")
-    rint = c.code.rint
-    return arrays.number(rint(a.val)) if isinstance(a, Number) else arrays.elementwise(c.code, a.dtype, rint, [a])
+    return c.mapped(a.dtype, c.code.rint, [a])
 
 
 @rule(np.array_equal)
@@ -347,7 +346,7 @@ def _array_equal(c, a1, a2):
 @rule(np.count_nonzero)
 def _count_nonzero(c, a):
     e = c.code
-    true = arrays.elementwise(e, dt.i64, lambda x: e.cast(e.cast(x, dt.bool_), dt.i64), [a])
+    true = c.mapped(dt.i64, lambda x: e.cast(e.cast(x, dt.bool_), dt.i64), [a])
     return Number(FUNCTIONS[np.sum](c, true).val, NumberType(dt.i64, _COUNTS_ARE_INTS), arrays.SIZE_BITS)
 
 

@@ -9,17 +9,17 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, cast, known, rule
-from mlirfuse.frontend.numpy.loops.values import PY_INT, Number, Tuple, require
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, known, rule
+from mlirfuse.frontend.numpy.loops.values import PY_INT, Lazy, Number, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
 
 
-def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, finish: Callable | None = None):
+def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, mean: bool = False):
     """Registers a reduction over all axes or some. ``out_of`` maps the operand's dtype to the result's,
-    ``start(e, dtype, count)`` gives the initial value, ``finish`` the result of ``count`` combined elements."""
+    ``start(e, dtype, count)`` gives the initial value; ``mean``: the result is divided by the number of elements."""
 
     def reduction(c, a, axis=None, *, keepdims=None):
         if isinstance(a, Tuple):
@@ -32,16 +32,18 @@ def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, 
         wide = {dt.f32: dt.f64, dt.c64: dt.c128}.get(kind, kind) if combine is arrays.fast_add else kind
         count = e.product(value.shape[axis] for axis in axes)
         begin = start(e, wide, count)
-        result = arrays.reduced(e, value, axes, begin, lambda so, x: combine(e, so, e.cast(x, wide)), c.fresh_site)
-        if finish is not None:
-            result = finish(e, result, count)
+        fold = lambda so, x: [combine(e, so, e.cast(x, wide))]  # noqa: E731
+        result = arrays.reduced(e, value, axes, [begin], fold, c.fresh_site)
+        if mean:
+            by = e.cast(count, wide)
+            result = c.mapped(wide, lambda x: e.div(x, by), [result])
         if wide is not kind:
-            result = cast(e, result, kind)
-        if not isinstance(result, Val):
-            return arrays.expanded(e, c.array(result), axes) if kept else result
-        if kept:
-            return arrays.filled(e, c.fresh_site(), result.dtype, [e.const(1, dt.i64)] * rank, result)
-        return number(result)
+            result = c.cast(result, kind)
+        if not kept:
+            return result
+        if isinstance(result, Number):
+            return arrays.filled(e, c.fresh_site(), kind, [e.one] * rank, result.val)
+        return arrays.expanded(e, c.array(result), axes)
 
     METHODS[name] = FUNCTIONS[getattr(np, name)] = reduction
 
@@ -52,30 +54,26 @@ def _sum_type(kind: DType) -> DType:
     return dt.u64 if kind.kind == "u" else kind
 
 
-def _divided(e, result, count):
-    by = e.cast(count, result.dtype)
-    if isinstance(result, Val):
-        return e.div(result, by)
-    return arrays.elementwise(e, result.dtype, lambda x: e.div(x, by), [result])
-
-
 def _constant(value: int):
     return lambda e, kind, count: e.const(value, kind)
 
 
-def _worst(which: str):
+def _worst(e, kind: DType, largest: bool) -> Val:
+    """The largest value of a type, or the smallest."""
+    require(kind.kind != "c", "an order of complex numbers")
+    if kind.is_float:
+        return e.const(math.inf if largest else -math.inf, kind)
+    if kind is dt.bool_:
+        return e.const(largest, kind)
+    info = np.iinfo(kind.numpy)
+    return e.const(info.max if largest else info.min, kind)
+
+
+def _extreme(name: str):
     def start(e, kind, count):
-        e.fail_if(
-            e.cmp("eq", count, 0),
-            lambda *_: ValueError(f"zero-size array to reduction operation {which} which has no identity"),
-        )
-        require(kind.kind != "c", f"the {which} of complex numbers")
-        if kind.is_float:
-            return e.const(-math.inf if which == "maximum" else math.inf, kind)
-        if kind is dt.bool_:
-            return e.const(which != "maximum", kind)
-        info = np.iinfo(kind.numpy)
-        return e.const(info.min if which == "maximum" else info.max, kind)
+        error = f"zero-size array to reduction operation {name} which has no identity"
+        e.fail_if(e.cmp("eq", count, 0), ValueError(error))
+        return _worst(e, kind, name == "minimum")
 
     return start
 
@@ -83,58 +81,39 @@ def _worst(which: str):
 _same = lambda kind: kind  # noqa: E731
 _bool = lambda kind: dt.bool_  # noqa: E731
 _reduction("sum", _constant(0), arrays.fast_add, _sum_type)
-_reduction("mean", _constant(0), arrays.fast_add, lambda kind: kind if kind.is_inexact else dt.f64, _divided)
+_reduction("mean", _constant(0), arrays.fast_add, lambda kind: kind if kind.is_inexact else dt.f64, mean=True)
 _reduction("prod", _constant(1), lambda e, a, b: e.mul(a, b), _sum_type)
-_reduction("max", _worst("maximum"), EMIT["maximum"], _same)
-_reduction("min", _worst("minimum"), EMIT["minimum"], _same)
+_reduction("max", _extreme("maximum"), EMIT["maximum"], _same)
+_reduction("min", _extreme("minimum"), EMIT["minimum"], _same)
 _reduction("any", _constant(0), lambda e, a, b: e.or_(a, b), _bool)
 _reduction("all", _constant(1), lambda e, a, b: e.and_(a, b), _bool)
 FUNCTIONS |= {np.amax: FUNCTIONS[np.max], np.amin: FUNCTIONS[np.min]}
 
 
-def _position_of(predicate: str, name: str):
+def _index_of(predicate: str, name: str):
     def find(c, a, axis=None):
         """Searches along an axis, or the flattened array."""
-        e, array = c.code, c.array(a)
-        rank = len(array.shape)
+        e, value = c.code, arrays.lazy(c.code, c.array(a))  # in memory: its elements are computed in vectors
+        rank, kind = len(value.shape), value.dtype
         axes = list(range(rank)) if known(axis) is None else [axis_of(axis, rank)]
-        rest = [k for k in range(rank) if k not in axes]
         for k in axes:
-            empty = e.cmp("eq", array.shape[k], 0)
-            e.fail_if(empty, lambda *_: ValueError(f"attempt to get {name} of an empty sequence"))
-        best, at, passed = e.slot(array.dtype.signless), e.slot("i64"), e.slot("i64")
-        zero = e.const(0, dt.i64)
+            empty = e.cmp("eq", value.shape[k], 0)
+            e.fail_if(empty, ValueError(f"attempt to get {name} of an empty sequence"))
 
-        def element(outer: list[Val], inner: list[Val]) -> Val:
-            indices = dict(zip(rest, outer)) | dict(zip(axes, inner))
-            return arrays.element(e, array, [indices[k] for k in range(rank)])
+        def fold(at: Val, best: Val, index: Val, x: Val) -> list[Val]:
+            better = e.cmp(predicate, x, best)
+            if kind.is_float:
+                better = e.and_(e.or_(better, e.isnan(x)), e.not_(e.isnan(best)))
+            return [e.select(better, index, at), e.select(better, x, best), e.count("addi", index, 1)]
 
-        def over(outer: list[Val]) -> Val:
-            e.store(element(outer, [zero] * len(axes)), best)
-            e.store(zero, at)
-            e.store(zero, passed)
-            with e.each_of([array.shape[k] for k in axes]) as inner:
-                x, so_far, index = element(outer, inner), e.load(best, array.dtype), e.load(passed, dt.i64)
-                better = e.cmp(predicate, x, so_far)
-                if array.dtype.is_float:
-                    better = e.and_(e.or_(better, e.isnan(x)), e.not_(e.isnan(so_far)))
-                e.store(e.select(better, x, so_far), best)
-                e.store(e.select(better, index, e.load(at, dt.i64)), at)
-                e.store(e.count("addi", index, 1), passed)
-            return e.load(at, dt.i64)
-
-        if not rest:
-            return number(over([]))
-        created = arrays.dense(e, c.fresh_site(), dt.i64, [array.shape[k] for k in rest])
-        with e.each_of(created.shape) as outer:
-            e.store(over(outer), arrays.element_pointer(e, created, outer), memory=True)
-        return created
+        start = [e.zero, _worst(e, kind, largest=predicate == "lt"), e.zero]
+        return arrays.reduced(e, value, axes, start, fold, c.fresh_site)
 
     return find
 
 
 for _name, _predicate in (("argmin", "lt"), ("argmax", "gt")):
-    FUNCTIONS[getattr(np, _name)] = METHODS[_name] = _position_of(_predicate, _name)
+    FUNCTIONS[getattr(np, _name)] = METHODS[_name] = _index_of(_predicate, _name)
 
 
 @rule(np.var, method="var")
@@ -161,15 +140,8 @@ def _arange(c, *bounds):
     e, one = c.code, c.constant(1)
     start, stop, step = (c.constant(0), bounds[0], one) if len(bounds) == 1 else (*bounds, one)[:3]
     require(step.known, "np.arange with a step that is not constant")
-    size, by = abs(step.known), e.const(step.known, dt.i64)
-    far, near = (stop, start) if step.known > 0 else (start, stop)
-    count = e.count("addi", e.count("subi", far.val, near.val), size - 1)
-    count = e.div(e.larger(count, e.const(0, dt.i64)), e.const(size, dt.i64))
-    created = arrays.dense(e, c.fresh_site(), dt.i64, [count])
-    with e.each(count) as index:
-        value = e.count("addi", start.val, e.count("muli", index, by))
-        e.store(value, arrays.element_pointer(e, created, [index]), memory=True)
-    return created
+    at = lambda indices, uniform: e.count("addi", start.val, e.count("muli", indices[0], step.known))  # noqa: E731
+    return Lazy(dt.i64, [e.range_length(start.val, stop.val, step.known)], at, [])
 
 
 @rule(np.cumsum, method="cumsum")
@@ -201,12 +173,12 @@ def _norm(c, x, ord=None, axis=None, keepdims=None):
     require(array.dtype.kind != "b", "the norm of bools")
     if way in (1, math.inf, -math.inf):
         reduce = FUNCTIONS[{1: np.sum, math.inf: np.max}.get(way, np.min)]
-        inexact = array if array.dtype.is_inexact else cast(c.code, array, dt.f64)
+        inexact = array if array.dtype.is_inexact else c.cast(array, dt.f64)
         return reduce(c, c.ufunc(np.absolute, [inexact]), axis, keepdims=keepdims)
     if array.dtype.kind == "c":
         parts = [c.part(array, name) for name in ("real", "imag")]
         squares = c.ufunc(np.add, [c.ufunc(np.multiply, [v, v]) for v in parts])
     else:
-        real = array if array.dtype.is_float else cast(c.code, array, dt.f64)
+        real = array if array.dtype.is_float else c.cast(array, dt.f64)
         squares = c.ufunc(np.multiply, [real, real])
     return c.ufunc(np.sqrt, [FUNCTIONS[np.sum](c, squares, axis, keepdims=keepdims)])

@@ -32,6 +32,8 @@ from mlirfuse.frontend.numpy.loops.variables import Names
 from mlirfuse.frontend.numpy.syntax import appended, assigned_names, ignores
 from mlirfuse.ir import dtypes as dt
 
+_MOST_UNPACKED = 8  # variables that an array is unpacked into
+
 
 class Statements(CountedLoops):
     """Emits the code of one loop."""
@@ -48,9 +50,7 @@ class Statements(CountedLoops):
                 unbound = self.code.not_(self.code.load(variable.assigned, dt.bool_))
                 self.code.fail_if(
                     unbound,
-                    lambda *_: UnboundLocalError(
-                        f"cannot access local variable '{name}' where it is not associated with a value"
-                    ),
+                    UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"),
                 )
             return self.get(full, variable)
         if full in self.types:  # assigned below, in an earlier iteration of the enclosing loop
@@ -107,9 +107,7 @@ class Statements(CountedLoops):
         """Logs an append: its number, and the words of the value. An array is logged by its memory, which is not
         reused."""
         e = self.code
-        if isinstance(found, Tuple):
-            found = Tuple([self.array(v) if isinstance(v, Lazy) else v for v in found.items], found.is_list)
-        found = self.array(found) if isinstance(found, Lazy) else found
+        found = self.stored(found)
         one_type = not isinstance(found, Number) or found.other is None
         require(one_type, "a number whose type is only known at run time is appended")
         kind = kind_of(found)
@@ -117,22 +115,7 @@ class Statements(CountedLoops):
         place = e.log(1 + words_of(kind))
         e.store(e.const(len(self.appends) - 1, dt.i64), place)
         self._hold(found)
-        self.note(found, place, 8)
-
-    def note(self, found: Any, place: str, at: int) -> int:
-        """Stores a number's, a tuple's or an array's words at ``place``, from byte ``at`` on; where they end."""
-        e = self.code
-        if isinstance(found, Number):
-            e.store(e.cast(found.val, dt.i64) if found.dtype is dt.bool_ else found.val, e.offset(place, at))
-            return at + 8 * words_of(found.type)
-        if isinstance(found, Tuple):
-            for item in found.items:
-                at = self.note(item, place, at)
-            return at
-        e.store_pointer(found.pointer, e.offset(place, at))
-        for k, size in enumerate([*found.shape, *found.strides]):
-            e.store(size, e.offset(place, at + 8 * (k + 1)))
-        return at + 8 * words_of(found.type)
+        e.note(found, place, 8)
 
     def _hold(self, found: Any) -> None:
         """Keeps the memory of the arrays in a value unchanged until the loop's end."""
@@ -169,29 +152,21 @@ class Statements(CountedLoops):
             raise NotOutlinable(f"line {target.lineno}: an unsupported assignment")
 
     def _unpack(self, target: ast.Tuple | ast.List, value: Any) -> None:
-        if isinstance(value, Array) and len(value.shape) == 1 and len(target.elts) <= 8:
-            e, count = self.code, len(target.elts)
-            e.fail_if(
-                e.cmp("ne", value.shape[0], count),
-                lambda *_: ValueError(f"an array of another length is unpacked into {count} variables"),
-            )
-            at = [arrays.element(e, value, [e.const(k, dt.i64)]) for k in range(count)]
-            value = Tuple([arrays.number(v) for v in at])
-        if isinstance(value, (Array, Lazy)) and len(value.shape) > 1 and len(target.elts) <= 8:
-            value = self._rows(self.array(value), len(target.elts))
+        if isinstance(value, (Array, Lazy)) and value.shape and len(target.elts) <= _MOST_UNPACKED:
+            value = self._entries(self.array(value), len(target.elts))
         fits = isinstance(value, Tuple) and len(value.items) == len(target.elts)
         require(fits, f"line {target.lineno}: unpacking of something other than a tuple of that length")
-        items = [self.array(item) if isinstance(item, Lazy) else item for item in value.items]
-        for part, item in zip(target.elts, items):
+        for part, item in zip(target.elts, self.stored(value).items):
             require(not isinstance(part, ast.Starred), "unpacking with *")
             self.store(part, item)
 
-    def _rows(self, array: Array, count: int) -> Tuple:
+    def _entries(self, array: Array, count: int) -> Tuple:
         """The ``count`` entries along an array's first axis."""
         e = self.code
-        e.fail_if(e.cmp("ne", array.shape[0], count), lambda *_: ValueError(
-            f"an array of another length is unpacked into {count} variables"
-        ))  # fmt: skip
+        error = ValueError(f"an array of another length is unpacked into {count} variables")
+        e.fail_if(e.cmp("ne", array.shape[0], count), error)
+        if len(array.shape) == 1:
+            return Tuple([arrays.number(arrays.element(e, array, [e.const(k, dt.i64)])) for k in range(count)])
         at = lambda k: e.offset(array.pointer, e.count("muli", array.strides[0], k))  # noqa: E731
         return Tuple([self.view(array, array.shape[1:], array.strides[1:], array.inner, at(k)) for k in range(count)])
 
@@ -246,12 +221,11 @@ class Statements(CountedLoops):
             raise NotOutlinable(f"line {node.lineno}: an unsupported assignment")
         array = self._written(target)
         place = self.place(array, target)
+        found = self.binary(node.op, self.read_place(array, place), self.value(node.value))
         if isinstance(place, str):
-            old = arrays.number(self.code.load(place, array.dtype, memory=True))
-            self._store_element(place, array.dtype, self.binary(node.op, old, self.value(node.value)))
+            self._store_element(place, array.dtype, found)
         else:
-            read = place if isinstance(place, Array) else place.read()
-            self.write_back(place, self.binary(node.op, read, self.value(node.value)))
+            self.write_back(place, found)
 
     def write_back(self, place: Array | Masked | Selection, found: Any) -> None:
         """Writes a ufunc's result into an array, or into elements of one."""

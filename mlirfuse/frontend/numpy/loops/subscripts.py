@@ -10,13 +10,13 @@ import numpy as np
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.indices import Advanced, Basic, Masked, Selection, check_mask, true_at
-from mlirfuse.frontend.numpy.loops.state import State
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple, require
+from mlirfuse.frontend.numpy.loops.variables import Variables
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
 
-class Subscripts(State):
+class Subscripts(Variables):
     """Compiles subscripts."""
 
     def view(
@@ -32,7 +32,10 @@ class Subscripts(State):
         if isinstance(found, Static) and (found.value is np.mgrid or found.value is np.ogrid):
             return self._grid(node, found.value is np.mgrid)
         array = self.array(found)
-        place = self.place(array, node)
+        return self.read_place(array, self.place(array, node))
+
+    def read_place(self, array: Array, place: str | Array | Masked | Selection) -> Any:
+        """The value at what a subscript of ``array`` selects."""
         if isinstance(place, str):
             return number(self.code.load(place, array.dtype, memory=True))
         return place if isinstance(place, Array) else place.read()
@@ -60,8 +63,8 @@ class Subscripts(State):
         if len(items) == len(array.shape) and all(isinstance(item, Number) for item in items):
             at = [self._index(node, item, axis, extent) for axis, (item, extent) in enumerate(zip(items, array.shape))]
             return arrays.element_pointer(self.code, array, at)
-        items = _completed(items, len(array.shape))
-        return self._selected(array, items) if advanced else self._viewed(array, node, items)
+        parts = self._parts(array, node, _completed(items, len(array.shape)))
+        return Selection(self.code, array, parts) if advanced else self._viewed(array, node, parts)
 
     def _item(self, item: ast.expr) -> Any:
         found = self.value(item)
@@ -72,23 +75,22 @@ class Subscripts(State):
         checked = (id(node), axis) not in self.unchecked
         return arrays.position(self.code, self.integer(item), extent, axis, checked)
 
-    def _selected(self, array: Array, items: list) -> Selection:
-        """The elements that items with index arrays or masks among them select."""
+    def _parts(self, array: Array, node: ast.Subscript, items: list) -> list[Basic | Advanced]:
+        """What each item of a subscript selects of its axes."""
         e = self.code
-        zero, one = e.const(0, dt.i64), e.const(1, dt.i64)
         found: list[Basic | Advanced] = []
         axis = 0
         for item in items:
             if isinstance(item, Static):
-                found.append(Basic(one, zero, zero))
+                found.append(Basic(e.one, e.zero, e.zero))
                 continue
             extent, stride = array.shape[axis], array.strides[axis]
             if isinstance(item, ast.Slice):
                 begin, count, step = self.slice_of(extent, item)
-                found.append(Basic(count, e.count("muli", stride, step), e.count("muli", begin, stride)))
+                inner = array.inner and axis == len(array.shape) - 1 and e.known(step) == 1
+                found.append(Basic(count, e.count("muli", stride, step), e.count("muli", begin, stride), inner))
             elif isinstance(item, Number):
-                at = arrays.position(e, self.integer(item), extent, axis, True)
-                found.append(Advanced(number(at), axis, extent, stride))
+                found.append(Advanced(number(self._index(node, item, axis, extent)), axis, extent, stride))
             elif item.dtype is dt.bool_:
                 mask = self.array(item)
                 check_mask(e, array.shape[axis:], mask.shape, axis)
@@ -97,13 +99,13 @@ class Subscripts(State):
             else:
                 found.append(Advanced(self.array(item), axis, extent, stride))
             axis += _axes(item)
-        return Selection(e, array, found)
+        return found
 
     def slice_of(self, extent: Val, item: ast.Slice) -> tuple[Val, Val, Val]:
         """Start, count and step of a slice; its start is in the array even if it is empty."""
         e = self.code
         if item.lower is item.upper is item.step is None:
-            return e.const(0, dt.i64), extent, e.const(1, dt.i64)
+            return e.zero, extent, e.one
         bounds = [None if b is None else self.integer(self.value(b)) for b in (item.lower, item.upper, item.step)]
         begin, count, step = arrays.sliced(e, extent, *bounds)
         if bounds[2] is not None and e.least(count) <= 0:
@@ -112,53 +114,38 @@ class Subscripts(State):
 
     def _grid(self, node: ast.Subscript, dense: bool) -> Tuple:
         """``np.mgrid[…]`` or ``np.ogrid[…]`` of ints, as its items."""
-        e, zero = self.code, self.code.const(0, dt.i64)
+        e = self.code
         starts, counts, steps = [], [], []
         for item in self._items(node):
             if not isinstance(item, ast.Slice) or item.upper is None:
                 raise NotOutlinable("a grid of other than slices")
             low, high, step = (
                 otherwise if b is None else self.integer(self.value(b))
-                for b, otherwise in ((item.lower, zero), (item.upper, zero), (item.step, e.const(1, dt.i64)))
+                for b, otherwise in ((item.lower, e.zero), (item.upper, e.zero), (item.step, e.one))
             )
             by = e.known(step)
             require(by and by > 0, "a grid whose step is not a positive constant")
-            span = e.count("addi", e.count("subi", high, low), by - 1)
             starts.append(low)
-            counts.append(e.larger(e.div(span, step) if by > 1 else span, zero))
+            counts.append(e.range_length(low, high, by))
             steps.append(step)
         require(len(counts) >= 2, "a grid of one axis")
 
         def along(k: int) -> Lazy:
             at = lambda indices, uniform: e.count("addi", starts[k], e.count("muli", indices[k], steps[k]))  # noqa: E731
-            one = e.const(1, dt.i64)
-            return Lazy(dt.i64, counts if dense else [n if j == k else one for j, n in enumerate(counts)], at, [])
+            return Lazy(dt.i64, counts if dense else [n if j == k else e.one for j, n in enumerate(counts)], at, [])
 
         return Tuple([along(k) for k in range(len(counts))])
 
-    def _viewed(self, array: Array, node: ast.Subscript, items: list) -> Array:
+    def _viewed(self, array: Array, node: ast.Subscript, parts: list[Basic | Advanced]) -> Array:
         """The view that numbers, slices and None select."""
         e = self.code
-        shape: list[Val] = []
-        strides: list[Val] = []
-        offset = e.const(0, dt.i64)
-        axis, inner = 0, False
-        for item in items:
-            if isinstance(item, Static):
-                shape.append(e.const(1, dt.i64))
-                strides.append(e.const(0, dt.i64))
-                inner = False
-                continue
-            extent, stride = array.shape[axis], array.strides[axis]
-            if isinstance(item, ast.Slice):
-                begin, count, step = self.slice_of(extent, item)
-                shape.append(count)
-                strides.append(e.count("muli", stride, step))
-                inner = array.inner and axis == len(array.shape) - 1 and e.known(step) == 1
-            else:
-                begin, inner = self._index(node, item, axis, extent), False
-            offset = e.count("addi", offset, e.count("muli", begin, stride))
-            axis += 1
+        offset = e.zero
+        for part in parts:
+            by = part.offset if isinstance(part, Basic) else e.count("muli", part.index.val, part.stride)
+            offset = e.count("addi", offset, by)
+        kept = [part for part in parts if isinstance(part, Basic)]
+        inner = parts[-1:] == kept[-1:] and any(part.inner for part in kept[-1:])
+        shape, strides = [part.count for part in kept], [part.stride for part in kept]
         return self.view(array, shape, strides, inner, e.offset(array.pointer, offset), ast.unparse(node))
 
 

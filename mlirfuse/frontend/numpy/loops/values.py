@@ -184,7 +184,8 @@ def type_of(value: Any) -> NumberType | ArrayType | TupleType:
     raise NotOutlinable(f"a {kind.__name__}")
 
 
-_NUMBERS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, complex: PY_COMPLEX, np.float64: NumberType(dt.f64, False)}
+PYTHONS = {int: PY_INT, float: PY_FLOAT, bool: PY_BOOL, complex: PY_COMPLEX}
+_NUMBERS = PYTHONS | {np.float64: NumberType(dt.f64, False)}
 _SUPPORTED = {*dt.INTEGERS, dt.f32, dt.f64, dt.bool_, dt.c64, dt.c128}
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import types
-from dataclasses import dataclass
-from typing import Any
+import ast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlirfuse.frontend.numpy.loops.alternatives import flag_of
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
-from mlirfuse.frontend.numpy.loops.code import MOST_ARRAYS
-from mlirfuse.frontend.numpy.loops.expressions import Expressions
+from mlirfuse.frontend.numpy.loops.code import MOST_ARRAYS, Code
+from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
     Array,
     ArrayType,
-    Lazy,
     NotOutlinable,
     Number,
     NumberType,
@@ -26,14 +27,69 @@ from mlirfuse.frontend.numpy.loops.values import (
     require,
 )
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.lowering.emitter import Val
 
 
 class Retyped(Exception):
     """A variable's type has widened: emit the code again with it."""
 
 
-class Variables(Expressions):
-    """Declares variables, and assigns to and reads them."""
+class Dependency(NamedTuple):
+    """A global of an inlined function that the code holds for: another function, or a number."""
+
+    namespace: dict[str, Any]
+    name: str
+    value: Any
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+@dataclass(eq=False)
+class Variables:
+    """Declares variables, and assigns to and reads them; and the state of a loop's translation, which the classes that
+    derive from this one share. The variables' types, ``others`` (the alternative types of numbers), ``roots``
+    (the memory that array variables may lie in) and ``extents`` (those known at the loop's start), all by full names,
+    grow from one pass to the next."""
+
+    names: dict[str, Any]  # objects that the loop refers to
+    objects: Collection[str]  # variables that it assigns and that hold one of these objects at first
+    types: dict[str, Any]
+    others: dict[str, NumberType]
+    roots: dict[str, frozenset]
+    extents: dict[str, tuple]
+    small: set[str]  # Python ints below 2 ** 40
+    loop: list[ast.stmt]  # the whole statement
+    leaves: Sequence[ast.stmt]  # statements that leave the function
+    lists: Collection[str]  # names of lists that it appends to
+    file: str
+    caught: bool  # an error leaves the variables' values, too
+    code: Code = field(default_factory=Code)
+    variables: dict[str, Slots] = field(default_factory=dict)
+    definite: set[str] | None = field(default_factory=set)  # variables assigned on all paths; None: unreachable
+    bounded: dict[str, int] = field(default_factory=dict)  # counting variables, with a bound of their bits
+    unchecked: frozenset = frozenset()  # subscripts (nodes and axes) that are known to be in range
+    retyped: bool = False  # something was learned that the code emitted so far does not use
+    jumps: list[tuple[str, str]] = field(default_factory=list)  # targets of break and continue
+    nesting: int = 0  # branches and loops of the function around the statement
+    sites: int = 0  # allocation sites so far
+    appends: list[tuple[str, Any]] = field(default_factory=list)  # for each append its list, and the value's type
+    calls: dict[tuple, Any] = field(default_factory=dict)  # the values of the statement's calls, which must run once
+    externs: list[Extern] = field(default_factory=list)
+    extern_sites: set[int] = field(default_factory=set)  # of arrays that extern ops allocate
+    prefix: str = ""  # of the names of an inlined function's variables
+    inline: list[FunctionType] = field(default_factory=list)
+    result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
+    scopes: list[dict[str, Any]] = field(default_factory=list)
+    depends: dict[tuple, Dependency] = field(default_factory=dict)  # globals of inlined functions, as the code has them
+    statics: dict[str, Static] = field(default_factory=dict)  # parameters of inlined functions that are objects
+
+    def __post_init__(self) -> None:
+        e = self.code
+        self.left = (e.slot("i64"), e.block())  # the leaving statement's number, the exit block
+        e.entry.append(f"  llvm.store {e.zero}, {self.left[0]} : i64, !llvm.ptr")
+        if self.caught:
+            e.error_exit = self.left[1]
 
     def declare(self, name: str, kind: Any) -> Slots:
         found = self.variables.get(name)
@@ -61,8 +117,7 @@ class Variables(Expressions):
         if name in self.statics:
             require(not self.nesting, f"{name} is an object on some paths only")
             del self.statics[name]
-        if isinstance(found, Lazy):
-            found = self.array(found)
+        found = self.stored(found)
         require(not isinstance(found, Static), f"{name} is assigned an object")
         kind = kind_of(found)
         known = self.types.get(name)
@@ -122,7 +177,7 @@ class Variables(Expressions):
             e.store(found.base, variable.base)
         else:
             for slots, item in zip(variable.slots, found.items):
-                self.put(slots, self.array(item) if isinstance(item, Lazy) else item)
+                self.put(slots, item)
 
     def get(self, name: str, variable: Slots) -> Any:
         e = self.code
@@ -147,6 +202,23 @@ class Variables(Expressions):
             return Array(kind.dtype, pointer, sizes[: kind.rank], sizes[kind.rank :], kind.inner, roots, base, name)
         return Tuple([self.get(name, slots) for slots in variable.slots])
 
+    if TYPE_CHECKING:  # methods of one part that parts before it call
+
+        def value(self, node: ast.expr) -> Any: ...
+        def array(self, node: ast.expr | Any) -> Array: ...
+        def stored(self, found: Any) -> Any: ...
+        def array_of(self, found: Tuple) -> Array: ...
+        def integer(self, found: Any) -> Val: ...
+        def constant(self, value: int | float | bool | complex) -> Number: ...
+        def fresh_site(self) -> int: ...
+        def write_back(self, place: Any, found: Any) -> None: ...
+        def read(self, name: str) -> Any: ...
+        def body(self, statements: list[ast.stmt]) -> None: ...
+        def trip(self, statements: list[ast.stmt], again: str, after: str) -> None: ...
+        def inlined(
+            self, function: FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
+        ) -> Any: ...
+
 
 def _roots(found: Any) -> frozenset:
     if isinstance(found, Array):
@@ -154,41 +226,11 @@ def _roots(found: Any) -> frozenset:
     return frozenset().union(*map(_roots, found.items)) if isinstance(found, Tuple) else frozenset()
 
 
-@dataclass(frozen=True, eq=False)
-class Dependency:
-    """A global of an inlined function that the code holds for: another function, or a number."""
-
-    namespace: dict[str, Any]
-    name: str
-    value: Any
-    code: types.CodeType | None
-    defaults: tuple | None
-
-    @staticmethod
-    def of(namespace: dict[str, Any], name: str) -> Dependency:
-        value = namespace[name]
-        return Dependency(namespace, name, value, getattr(value, "__code__", None), _defaults(value))
-
-    def holds(self) -> bool:
-        """Whether the global is the same."""
-        value = self.namespace.get(self.name)
-        if value is self.value:
-            return getattr(value, "__code__", None) is self.code and _defaults(value) is self.defaults
-        return type(value) is type(self.value) and type(value) in _NUMBERS and value == self.value
-
-
-_NUMBERS = (bool, int, float, complex)
-
-
-def _defaults(value: Any) -> tuple | None:
-    return value.__defaults__ if isinstance(value, types.FunctionType) else None
-
-
 class Names(dict):
     """The names in an inlined function: modules, functions and numbers. ``free``: its closure variables; ``depends``:
     receives those that may change between calls."""
 
-    def __init__(self, function: types.FunctionType, depends: dict[tuple, Dependency]):
+    def __init__(self, function: FunctionType, depends: dict[tuple, Dependency]):
         super().__init__()
         self.function, self.free, self._depends = function, frozenset(function.__code__.co_freevars), depends
         self._globals = function.__globals__
@@ -202,9 +244,9 @@ class Names(dict):
         if name not in self._globals:
             return self._builtins[name]
         found = self._globals[name]
-        users = isinstance(found, types.FunctionType) and not str(found.__module__).startswith("numpy")
+        users = isinstance(found, FunctionType) and not str(found.__module__).startswith("numpy")
         if users or type(found) in _NUMBERS:
-            self._depends[id(self._globals), name] = Dependency.of(self._globals, name)
-        elif not callable(found) and not isinstance(found, types.ModuleType):
+            self._depends[id(self._globals), name] = Dependency(self._globals, name, found)
+        elif not callable(found) and not isinstance(found, ModuleType):
             raise NotOutlinable(f"the global {name} of a called function")
         return found

@@ -1,8 +1,9 @@
-"""Values of a loop's variables as the words of its code's argument block."""
+"""The words of a loop's argument block: a header, the variables' values at the loop's start, and those at its end."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import types
 from collections.abc import Sequence
@@ -10,50 +11,66 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops.values import ArrayType, NumberType, TupleType, words_of
 from mlirfuse.ir import dtypes as dt
 
+# The header: two numbers of an error; the functions that find and hold buffers (runtime/native/loop_buffers.h), and
+# what the first takes: the allocator, the next free byte of the arena for small arrays and its end; the log's next
+# free word and its end; the functions that grow the log, multiply matrices and compute extern ops; the table of
+# addresses.
+ALLOCATE, HOLD, ALLOCATOR, ROOM, ROOM_END, LOG, LOG_END, LOG_MORE, MULTIPLY, COMPUTE, TABLE = range(2, 13)
+HEADER = 13  # words
 _INT, _FLOAT = struct.Struct("q"), struct.Struct("d")
-_TWO_INTS, _TWO_FLOATS = struct.Struct("qq"), struct.Struct("dd")
 
 
-def pack(words: list[int], value: Any, kind: Any) -> None:
-    if isinstance(kind, ArrayType):
-        words += _native.array_layout(value)[0]
-    elif isinstance(kind, TupleType):
-        for item, inner in zip(value, kind.items):
-            pack(words, item, inner)
-    elif kind.dtype is dt.c128:
-        words += _TWO_INTS.unpack(_TWO_FLOATS.pack(value.real, value.imag))
-    elif kind.dtype is dt.c64:
-        words += _INT.unpack(struct.pack("ff", value.real, value.imag))
-    elif kind.dtype is dt.f64:
-        words.append(_INT.unpack(_FLOAT.pack(value))[0])
-    elif kind.dtype is dt.f32:
-        words.append(struct.unpack("i", struct.pack("f", value))[0])
-    else:
-        number = int(value)
-        words.append(number - 2**64 if number >= 2**63 else number)
+def format_of(dtype: dt.DType) -> str:
+    """The format, for :mod:`struct`, of a number in its words; a complex one is two numbers."""
+    if dtype.kind == "c":
+        return "dd" if dtype is dt.c128 else "ff"
+    letter = "q" if dtype is dt.bool_ else {"l": "q", "L": "Q"}.get(dtype.numpy.char, dtype.numpy.char)
+    return letter + "x" * (8 - struct.calcsize("=" + letter))
 
 
-def unpack(memory: list[int], at: int, kind: Any, buffers: dict, arrays: dict) -> tuple[Any, int]:
+def number(words: Sequence[int], at: int, kind: NumberType) -> Any:
+    """The number in the words from ``at`` on."""
+    if kind.python and kind.dtype is dt.i64:
+        return words[at]
+    if kind.dtype is dt.f64:
+        found = _FLOAT.unpack(_INT.pack(words[at]))[0]
+        return found if kind.python else np.float64(found)
+    raw = struct.pack(f"{words_of(kind)}q", *words[at : at + words_of(kind)])
+    found = np.frombuffer(raw, kind.dtype.numpy, 1)[0]
+    return found.item() if kind.python else found
+
+
+def put_number(words: Any, at: int, value: Any, dtype: dt.DType) -> None:
+    """Writes a number into the words from ``at`` on."""
+    found = dtype.numpy.type(value)
+    parts = (found.real, found.imag) if dtype.kind == "c" else (found.item(),)
+    struct.pack_into("=" + format_of(dtype), words, 8 * at, *parts)
+
+
+def unpack(words: Sequence[int], at: int, kind: Any, buffers: dict, arrays: dict) -> tuple[Any, int]:
+    """The value in the words from ``at`` on, and where they end. ``buffers``: memory by address; ``arrays``: the
+    loop's inputs by their words."""
     if isinstance(kind, TupleType):
         items = []
         for item in kind.items:
-            found, at = unpack(memory, at, item, buffers, arrays)
+            found, at = unpack(words, at, item, buffers, arrays)
             items.append(found)
         return tuple(items), at
     if isinstance(kind, NumberType):
-        return number(memory, at, kind), at + words_of(kind)
+        return number(words, at, kind), at + words_of(kind)
     rank = kind.rank
-    address, shape = memory[at], tuple(memory[at + 1 : at + 1 + rank])
-    strides = tuple(memory[at + 1 + rank : at + 1 + 2 * rank])
+    address, shape = words[at], tuple(words[at + 1 : at + 1 + rank])
+    strides = tuple(words[at + 1 + rank : at + 1 + 2 * rank])
     return _array_at(address, shape, strides, kind, buffers, arrays), at + 1 + 2 * rank
 
 
-def array_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """The array at an address; not one for empty ones."""
+@functools.lru_cache(512)  # loops use the same memory again and again
+def array_of(dtype: np.dtype, address: int, *sizes: int) -> np.ndarray:
+    """The array that words stand for; not one in that memory for empty ones."""
+    shape, strides = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
     if 0 in shape:
         return np.empty(shape, dtype)
     first, reach = 0, dtype.itemsize
@@ -65,10 +82,8 @@ def array_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: 
 
 def as_type(value: Any, kind: NumberType) -> Any:
     """A number converted to another type, exactly."""
-    if not kind.python:
-        return kind.dtype.numpy.type(value if kind.dtype.kind == "c" else value.real)
-    value = value.real if kind.dtype.kind != "c" else value
-    return float(value) if kind.dtype.is_float else bool(value) if kind.dtype is dt.bool_ else int(value)
+    found = kind.dtype.numpy.type(value if kind.dtype.kind == "c" else value.real)
+    return found.item() if kind.python else found
 
 
 def _array_at(address: int, shape: tuple, strides: tuple, kind: ArrayType, buffers: dict, arrays: dict) -> np.ndarray:
@@ -107,17 +122,3 @@ def _window(array: np.ndarray, address: int, shape: tuple, strides: tuple, dtype
     interface = {"shape": shape, "strides": strides, "typestr": dtype.str, "data": (address, False), "version": 3}
     holder = types.SimpleNamespace(__array_interface__=interface, owner=owner)
     return np.asarray(holder)
-
-
-def number(words: Sequence[int], at: int, kind: NumberType) -> Any:
-    """The number in the words from ``at`` on."""
-    word = words[at]
-    if kind.dtype is dt.c128:
-        found = complex(*_TWO_FLOATS.unpack(_TWO_INTS.pack(word, words[at + 1])))
-        return found if kind.python else np.complex128(found)
-    if kind.dtype is dt.f64:
-        found = _FLOAT.unpack(_INT.pack(word))[0]
-        return found if kind.python else np.float64(found)
-    if kind.python:
-        return bool(word) if kind.dtype is dt.bool_ else word
-    return np.frombuffer(_INT.pack(word), kind.dtype.numpy, 1)[0]
