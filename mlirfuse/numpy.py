@@ -18,12 +18,12 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import generator
-from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.functions.creation import arange
 from mlirfuse.frontend.numpy.operands import asarray as _traced
 from mlirfuse.frontend.numpy.operands import contains_traced, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import CREATION
+from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, shape_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -425,7 +425,7 @@ random = SimpleNamespace(uniform=uniform, normal=normal, dropout=dropout, seed=s
 
 def _creation(eager, function):
     """Exports a creation function that NumPy has too: NumPy's own outside a trace."""
-    name = function.__name__
+    name = eager.__name__
     _own.append(name)
 
     @functools.wraps(function)

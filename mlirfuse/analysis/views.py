@@ -6,6 +6,9 @@ to the tensor in memory, with strides and offset as symbolic sizes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
@@ -22,46 +25,45 @@ def view_of(value: Value, strides: dict[Value, tuple[Size, ...]]) -> View | None
             return None
         chain.append(op)
         value = op.operands[0]
-    view: View = value, strides[value], 0
+    root, found = value, strides[value]
+    offset: Size = 0
     for op in reversed(chain):
-        through = _through(op, *view)
+        if op.name == "slice":
+            offset = offset + sz.total(map(sz.mul, op.attrs["start"], found))
+        through = view_strides(op.name, op.attrs, op.operands[0].shape, found, op.result.shape)
         if through is None:
             return None
-        view = through
-    return view
+        found = through
+    return root, found, offset
 
 
 def strides_through(op: Op, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
     """Return the strides of the result of the view ``op`` of a tensor with ``strides``; None where it has none."""
     if op.row.view == "some" and op.name != "slice":
         return strides
-    through = _through(op, op.operands[0], strides, 0)
-    return None if through is None else through[1]
+    return view_strides(op.name, op.attrs, op.operands[0].shape, strides, op.result.shape)
 
 
-def _through(op: Op, root: Value, inner: tuple[Size, ...], offset: Size) -> View | None:
-    """Return the result of the view ``op`` of a tensor with strides ``inner``."""
-    operand, value = op.operands[0], op.result
-    if op.name == "permute":
-        return root, tuple(inner[d] for d in op.attrs["dims"]), offset
-    if op.name == "squeeze":
-        return root, tuple(s for d, s in enumerate(inner) if d not in op.attrs["axes"]), offset
-    if op.name == "expand_dims":
-        out = list(inner)
-        for a in sorted(op.attrs["axes"]):
+def view_strides(name: str, attrs: Mapping[str, Any], shape, strides, new) -> tuple[Size, ...] | None:
+    """Return the strides of a view, by the op ``name``, with the extents ``new`` of a tensor of these extents and
+    strides; None for a reshape that must copy."""
+    if name == "permute":
+        return tuple(strides[d] for d in attrs["dims"])
+    if name == "squeeze":
+        return tuple(s for d, s in enumerate(strides) if d not in attrs["axes"])
+    if name == "expand_dims":
+        out = list(strides)
+        for a in sorted(attrs["axes"]):
             out.insert(a, 0)
-        return root, tuple(out), offset
-    if op.name == "slice":
-        for start, stride in zip(op.attrs["start"], inner):
-            offset = offset + sz.mul(start, stride)
-        return root, tuple(sz.mul(s, p) for s, p in zip(inner, op.attrs["step"])), offset
-    if op.name == "broadcast_in_dim":
-        out = [0] * value.rank
-        for d, n, s in zip(op.attrs["dims"], operand.shape, inner):
+        return tuple(out)
+    if name == "slice":
+        return tuple(sz.mul(s, p) for s, p in zip(strides, attrs["step"]))
+    if name == "broadcast_in_dim":
+        out = [0] * len(new)
+        for d, n, s in zip(attrs["dims"], shape, strides):
             out[d] = 0 if n == 1 else s
-        return root, tuple(out), offset
-    reshaped = reshaped_strides(operand.shape, inner, value.shape)
-    return None if reshaped is None else (root, reshaped, offset)
+        return tuple(out)
+    return reshaped_strides(shape, strides, new)
 
 
 def reshaped_strides(shape, strides, new) -> tuple[Size, ...] | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.export.specs import ShapeDtype, of_example
-from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.scope import Captured
 from mlirfuse.runtime import arrays
 
 MOST_BYTES = 256 << 20  # of all constants of a function

@@ -15,7 +15,7 @@ from mlirfuse.export.specs import ShapeDtype, of_example
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.dispatch import Entry
 from mlirfuse.frontend.numpy.jit import Jitted
-from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization, traced_specialization
+from mlirfuse.frontend.numpy.traced import TracedSpecialization
 from mlirfuse.ir import sizes as sz
 from mlirfuse.runtime.specializations import Specialization
 from mlirfuse.schedule.targets import GpuTarget, Target
@@ -49,7 +49,7 @@ class Function:
         assert call is not None
         if call.error is not None:
             raise call.error
-        found = traced_specialization(entry, call, None, returns_copies=True)
+        found = entry.traced.trace(call, returns_copies=True)
         env = found.env(call)
         traced, count = found.traced, len(self.leaves)
         number = dict(zip(found.captured_at, map(self.constants.number, traced.captured)))

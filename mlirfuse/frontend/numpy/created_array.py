@@ -138,7 +138,7 @@ def _as_iota(t: Trace, x: np.ndarray) -> Value | None:
 
 _SOME = 1 << 16  # elements compared per chunk
 _FILLED = {np.zeros, np.ones}
-_OF_ELEMENTS = {np.array, np.asarray, np.ascontiguousarray}
+_OF_ELEMENTS = {np.array, np.asarray, np.asanyarray, np.ascontiguousarray}
 
 
 def _has_arrays(nest) -> bool:

@@ -25,8 +25,8 @@ from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.captures import Captured
 from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.scope import Captured
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.strategies import (
     DeviceLoops,
@@ -175,10 +175,7 @@ class Entry(Source):
             if not numpy_can and not all_numpy(leaves):
                 raise error
         eager = self.owner.eager
-        if self.only_leaves:
-            result = eager.first(error, leaves[: self.tree.leaves], {})
-        else:
-            result = eager.first(error, *self.owner.arguments.given)
+        result = eager.first(error, *self._given(leaves))
         if eager.loops_failed and self.native_loops in self.chosen.values():  # trace them instead
             self.chosen = {k: found for k, found in self.chosen.items() if found is not self.native_loops}
             self.owner._clear_fast_paths()
@@ -189,10 +186,12 @@ class Entry(Source):
         it again, as a handler of the function's own may catch the error, and what is written before it stays."""
         if not getattr(error, "found_by_kernel", False) or not self.may_fall_back() or not all_numpy(leaves):
             raise error
-        if self.only_leaves:
-            return self.owner.eager.original(*leaves[: self.tree.leaves])
-        args, kwargs = self.owner.arguments.given
+        args, kwargs = self._given(leaves)
         return self.owner.eager.original(*args, **kwargs)
+
+    def _given(self, leaves: Sequence) -> tuple[Sequence, dict[str, Any]]:
+        """The call's arguments, in the caller's own containers."""
+        return (leaves[: self.tree.leaves], {}) if self.only_leaves else self.owner.arguments.given
 
     def nothing_fused(self, call: Call) -> None:
         """Makes calls like this one run in NumPy, which is cheaper."""

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
-from mlirfuse.frontend.numpy.objects import namespace_of
+from mlirfuse.frontend.numpy.scope import namespace_of
 from mlirfuse.frontend.numpy.source import located
 
 

@@ -89,13 +89,9 @@ class EagerFunction:
             self.loops_failed = True
         else:
             self.log(refused)
-        self._drop_dead_loops()
-        return result
-
-    def _drop_dead_loops(self) -> None:
-        """Calls the user's own function from now on if none of its loops can run natively."""
         if self.outlined is not None and all(loop.dead for loop in self.loops):
-            self.fn = self.original
+            self.fn = self.original  # from now on: none of its loops can run natively
+        return result
 
     def revive(self) -> None:
         """Retries loops that could not be compiled, for arguments of other types."""

@@ -12,21 +12,13 @@ from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.source import fail
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
-
-
-def is_stand_in(x: Any) -> bool:
-    """Whether ``x`` is a traced array, number or size."""
-    return isinstance(x, (TracedArray, SymInt))
 
 
 def type_of(x: Any) -> type:
     """``type(x)``; for a stand-in, the type that it represents."""
-    if isinstance(x, TracedArray):
-        return x._stands_for
-    return int if isinstance(x, SymInt) else type(x)
+    return x._stands_for if isinstance(x, StandIn) else type(x)
 
 
 class _TypeMeta(type):
@@ -46,17 +38,17 @@ class Type(type, metaclass=_TypeMeta):
 
 def is_instance(x, kinds):
     """``isinstance``, answering for stand-ins."""
-    return issubclass(type_of(x), kinds) if is_stand_in(x) else isinstance(x, kinds)
+    return issubclass(type_of(x), kinds) if isinstance(x, StandIn) else isinstance(x, kinds)
 
 
 def has_attribute(x, name):
     """``hasattr``, answering for stand-ins."""
-    return hasattr(type_of(x), name) if is_stand_in(x) else hasattr(x, name)
+    return hasattr(type_of(x), name) if isinstance(x, StandIn) else hasattr(x, name)
 
 
 def attribute(x, name, *default):
     """``getattr``; raises, despite a default, for attributes that only stand-ins lack."""
-    if not (default and is_stand_in(x)):
+    if not (default and isinstance(x, StandIn)):
         return getattr(x, name, *default)
     if not hasattr(type_of(x), name):
         return default[0]
@@ -73,7 +65,7 @@ def length(x):
 
 def identity(x):
     """``id``."""
-    return give_up("the identity of an array or number") if is_stand_in(x) else id(x)
+    return give_up("the identity of an array or number") if isinstance(x, StandIn) else id(x)
 
 
 def of_memory(name: str):
@@ -81,7 +73,7 @@ def of_memory(name: str):
     kind = getattr(builtins, name)
 
     def call(*args, **kwargs):
-        if args and is_stand_in(args[0]) and type_of(args[0]) is not int:
+        if args and isinstance(args[0], StandIn) and type_of(args[0]) is not int:
             give_up("the memory of an array")
         return kind(*args, **kwargs)
 
@@ -90,7 +82,7 @@ def of_memory(name: str):
 
 def of_class(function):
     """A traceable version of a library's query about its only argument's class."""
-    return lambda x: function(np.empty(0) if is_stand_in(x) and type_of(x) is np.ndarray else x)
+    return lambda x: function(np.empty(0) if isinstance(x, StandIn) and type_of(x) is np.ndarray else x)
 
 
 def without_stand_ins(function):
@@ -98,7 +90,7 @@ def without_stand_ins(function):
 
     def call(*args, **kwargs):
         leaves, _ = trees.flatten((args, kwargs))
-        if any(map(is_stand_in, leaves)):
+        if any(isinstance(leaf, StandIn) for leaf in leaves):
             give_up(f"{function.__module__}.{function.__name__} of an array or number")
         return function(*args, **kwargs)
 
@@ -113,9 +105,9 @@ def are_one(a: Any, b: Any) -> bool:
     specialization."""
     if a is b:
         return True
-    if not is_stand_in(a):
+    if not isinstance(a, StandIn):
         a, b = b, a
-    if not is_stand_in(a) or type_of(a) is not type_of(b):
+    if not isinstance(a, StandIn) or type_of(a) is not type_of(b):
         return False
     if type_of(a) is not np.ndarray:
         return _one_number(a, b)
@@ -124,7 +116,7 @@ def are_one(a: Any, b: Any) -> bool:
     if first is None:  # an array that the function created
         return False
     if second is None:
-        return False if is_stand_in(b) else give_up("the identity of an array from around the function")
+        return False if isinstance(b, StandIn) else give_up("the identity of an array from around the function")
     t.compares = True
     return t.leaf_objects[first] is t.leaf_objects[second]
 
@@ -138,7 +130,7 @@ def _one_number(a: Any, b: Any) -> bool:
         left, right = int(a), int(b)
         if left != right or left in _SINGLE_INTS:
             return left == right
-    elif not _is_given(a) or not (_is_given(b) or not is_stand_in(b)):  # a new object
+    elif not _is_given(a) or not (_is_given(b) or not isinstance(b, StandIn)):  # a new object
         return False
     return give_up("the identity of a number")
 
@@ -153,7 +145,7 @@ def concrete_keys(tree: trees.Tree) -> trees.Tree:
     def number(key: Any) -> Any:
         if isinstance(key, tuple) and type(key) is tuple:
             return tuple(map(number, key))
-        return key.concrete() if isinstance(key, TracedScalar) else int(key) if isinstance(key, SymInt) else key
+        return key.concrete() if isinstance(key, NumberStandIn) else key
 
     if not any(kind == "dict" for kind, _, _ in tree.nodes):
         return tree

@@ -22,11 +22,10 @@ from mlirfuse.frontend.numpy.dispatch import Entry
 from mlirfuse.frontend.numpy.fallback import EagerFunction
 from mlirfuse.frontend.numpy.rebuild import as_traced
 from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
+from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.frontend.numpy.strategies import all_numpy
-from mlirfuse.frontend.numpy.symint import SymInt
 from mlirfuse.frontend.numpy.trace_state import TooLong
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization
+from mlirfuse.frontend.numpy.traced import TracedSpecialization
 from mlirfuse.inspect.lowered import Lowered
 from mlirfuse.passes import pipelines
 from mlirfuse.passes.base import build
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from mlirfuse.runtime.linalg_program import LoweringPath
 
 build(pipelines.fusion_to_segments())  # imports the passes, now rather than at the first call
-_TRACED = (TracedArray, SymInt)
 _EXACT_TYPES = {np.ndarray, int, float, bool, complex, str, type(None)}  # leaf types that need no conversion
 
 
@@ -109,7 +107,7 @@ class Jitted(_native.Function):
         for k, leaf in enumerate(leaves):
             if leaf.__class__ in _EXACT_TYPES:
                 continue
-            if isinstance(leaf, _TRACED):  # called by a function that is being traced: inline it
+            if isinstance(leaf, StandIn):  # called by a function that is being traced: inline it
                 return as_traced(self.fn)(*args, **kwargs)
             leaves[k] = arrays.host_array(leaf)
             if leaves[k] is not leaf:

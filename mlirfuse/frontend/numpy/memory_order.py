@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mlirfuse.analysis import views as noop
-from mlirfuse.frontend.numpy import views as vw
 from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.views import Reshape, Strides
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
     from mlirfuse.frontend.numpy.traced_array import TracedArray
 
-Strides = tuple[Size, ...]
 _OF_THE_FIRST = {"set_slice", "scatter", "index_put_accumulate", "update", "position", "roll", "sort"}
 
 
@@ -53,38 +52,10 @@ def along(t: Trace, strides: Strides | None, shape: Sequence[Size], path: Sequen
     """The strides of the view at the steps ``path``; a reshape that must copy is row-major."""
     for step in path:
         if strides is not None:
-            strides = _through_step(t, step, tuple(map(t.canonical, shape)), strides)
-        elif isinstance(step, vw.Reshape):  # may be a view or a copy
+            strides = step.strides(t, tuple(map(t.canonical, shape)), strides)
+        elif isinstance(step, Reshape):  # may be a view or a copy
             strides = None
         shape = step.out(shape)
-    return strides
-
-
-def _through_step(t: Trace, step, shape: Strides, strides: Strides) -> Strides | None:
-    if isinstance(step, vw.Permute):
-        return tuple(strides[d] for d in step.dims)
-    if isinstance(step, vw.Reshape):
-        new = tuple(map(t.canonical, step.shape))
-        return noop.reshaped_strides(shape, strides, new) or sz.contiguous_strides(new)
-    if isinstance(step, vw.ExpandDims):
-        out = list(strides)
-        for axis in step.axes:
-            out.insert(axis, 0)
-        return tuple(out)
-    if isinstance(step, vw.Squeeze):
-        return tuple(s for axis, s in enumerate(strides) if axis not in step.axes)
-    if isinstance(step, vw.Slice):
-        return tuple(sz.mul(s, p) for s, p in zip(strides, step.step))
-    if isinstance(step, vw.At):
-        return strides[: step.axis] + strides[step.axis + 1 :]
-    if isinstance(step, vw.Broadcast):
-        new = step.shape[len(step.shape) - len(shape) :]
-        kept = tuple(s if n == m else 0 for s, n, m in zip(strides, shape, map(t.canonical, new)))
-        return (0,) * (len(step.shape) - len(shape)) + kept
-    if isinstance(step, vw.Diagonal):
-        return (*strides[:-2], strides[-2] + strides[-1])
-    if isinstance(step, vw.ComplexPart):
-        return tuple(sz.mul(s, 2) for s in strides)
     return strides
 
 

@@ -7,10 +7,9 @@ import numpy as np
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of
 from mlirfuse.frontend.numpy.source import fail
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn, SymInt
 from mlirfuse.frontend.numpy.trace_state import current
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.ir.graph import Value
@@ -19,14 +18,10 @@ from mlirfuse.ir.graph import Value
 def trace_of(*xs):
     """The trace that the operands belong to, or the current one."""
     for x in xs:
-        if isinstance(x, TracedArray):
+        if isinstance(x, StandIn):
             return x._trace
-        if x.__class__ is SymInt:
-            return x.trace
-        if isinstance(x, (list, tuple)):
-            found = trace_of(*x) if x else None
-            if found is not None:
-                return found
+        if isinstance(x, (list, tuple)) and x and (found := trace_of(*x)) is not None:
+            return found
     return current()
 
 
@@ -63,7 +58,7 @@ def operand(t, x):
 
 
 def contains_traced(x) -> bool:
-    if isinstance(x, (TracedArray, SymInt)):
+    if isinstance(x, StandIn):
         return True
     return isinstance(x, (list, tuple)) and any(contains_traced(item) for item in x)
 
@@ -127,12 +122,16 @@ def asarray(x, dtype=None) -> TracedArray:
     return x
 
 
+def inexact(x) -> TracedArray:
+    """``x`` as a traced array of floating-point or complex numbers."""
+    x = asarray(x)
+    return x if x._value.dtype.is_inexact else asarray(x, np.float64)
+
+
 def fresh(t, value: Value) -> Value:
     return t.emit("copy", value)
 
 
 def concrete(x):
     """The value of a number in this call; specializes the trace to it."""
-    if isinstance(x, TracedScalar):
-        return x.concrete()
-    return int(x) if x.__class__ is SymInt else x
+    return x.concrete() if isinstance(x, NumberStandIn) else x

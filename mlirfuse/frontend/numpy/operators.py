@@ -1,10 +1,13 @@
-"""Python's operators on traced arrays, traced numbers and sizes."""
+"""Python's operators on traced arrays, traced numbers and sizes.
+
+On numbers that are known only at run time, guards record the outcome of a branch, and whether the operator raises an
+error (a zero divisor, a negative shift count, a power of zero or of a negative number)."""
 
 from __future__ import annotations
 
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +15,119 @@ import numpy as np
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
-from mlirfuse.frontend.numpy.python_errors import is_refused, is_true, python_value
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import fail
-from mlirfuse.frontend.numpy.symint import SymInt, integer_of
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.stand_in import StandIn, SymInt, integer_of
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, store
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.runtime import signature
+from mlirfuse.runtime.signature import OPPOSITE, NumberGuard, NumberStep
+
+_MOST_STEPS = 64  # of a guard's computation, which each new value repeats
+_UFUNCS = {"==": np.equal, "<": np.less, ">": np.greater}
+_DIVISIONS = {operator.truediv, operator.floordiv, operator.mod, divmod}
+_SHIFTS = {operator.lshift, operator.rshift}
+
+
+def is_refused(t, function: Callable, operands: Sequence[Any]) -> bool:
+    """Whether Python's ``function`` of these numbers raises an error or, for a power, gives a complex number of real
+    ones. Records what the answer depends on as guards of the trace."""
+    if len(operands) != 2:
+        return False
+    left, right = operands
+    if function in _DIVISIONS:
+        return _compares(t, right, "==")
+    if function in _SHIFTS:
+        return _compares(t, right, "<")
+    if function is not operator.pow or complex in (_kind(left), _kind(right)):
+        return function is operator.pow and right.__class__ is int and right < 0 and _compares(t, left, "==")
+    if isinstance(right, TracedScalar):
+        return not _compares(t, left, ">")
+    fractional = isinstance(right, float) and not right.is_integer()
+    return (right < 0 and _compares(t, left, "==")) or (fractional and _compares(t, left, "<"))
+
+
+def is_true(x: TracedScalar) -> bool:
+    """``bool(x)``: a guard of the trace, or the value in this call, to which the trace is then specialized."""
+    return bool(x.concrete()) if x.later or x._found else _compares(x._trace, x, "!=", True)
+
+
+def python_value(function: Callable, operands: Sequence[Any]) -> Any:
+    """``function`` of the values in this call, to which the trace is specialized. Raises Python's error at the user's
+    line."""
+    try:
+        return function(*map(concrete, operands))
+    except (ArithmeticError, TypeError, ValueError) as error:
+        return fail(type(error), str(error))
+
+
+def _kind(x: Any) -> type | None:
+    return x._weak if isinstance(x, TracedScalar) else x.__class__
+
+
+def _compares(t, x: Any, op: str, decides: bool = False) -> bool:
+    """Whether ``x op 0``; ``decides``: see :class:`NumberGuard`."""
+    if x.__class__ is SymInt:
+        return t.decide(x.size, op, 0)
+    if not isinstance(x, TracedScalar):
+        return bool(signature.COMPARE[op](x, 0))
+    if x.later:  # branches on this alone, not on the value
+        return bool(call_ufunc(_UFUNCS[op], (TracedArray(t, x.value, scalar=True), 0)))
+    guard, given = _guard_of(t, x)
+    value = guard.value(given.__getitem__, t.hints) if guard else None
+    if guard is None or value is None or value != value:  # no comparison with a NaN holds
+        return bool(signature.COMPARE[op](x.concrete(), 0))
+    holds = bool(signature.COMPARE[op](value, 0))
+    guard = NumberGuard(guard.steps, op if holds else OPPOSITE[op], decides)
+    t.number_guards.setdefault((x.value, op, decides), guard)
+    return holds
+
+
+def _guard_of(t, x: TracedScalar) -> tuple[NumberGuard | None, dict[int, Any]]:
+    """The guard ``x != 0`` and the values of its arguments in this call; None where the computation of ``x`` is long,
+    or reads more than arguments and sizes."""
+    steps: dict[int, NumberStep] = {}
+    number: dict[int, int] = {}
+    given: dict[int, Any] = {}
+    left: list[TracedScalar] = [x]
+    while left:
+        last = left[-1]
+        if id(last) in number:
+            left.pop()
+            continue
+        before = [y for y in last._operands if isinstance(y, TracedScalar) and id(y) not in number]
+        if before:
+            left += before
+            if len(left) > _MOST_STEPS:
+                return None, given
+            continue
+        left.pop()
+        if isinstance(last, LeafScalar):
+            given[last.leaf] = last.spec.value
+            step = NumberStep(None, (last.leaf,))
+        elif last._compute is None or not last._operands or any(_is_array(y) for y in last._operands):
+            return None, given
+        else:
+            step = NumberStep(last._compute, tuple(_operand(t, y, number) for y in last._operands))
+        number[id(last)] = len(steps)
+        steps[len(steps)] = step
+        if len(steps) > _MOST_STEPS:
+            return None, given
+    return NumberGuard(tuple(steps.values()), "!="), given
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, TracedArray) and not isinstance(x, TracedScalar)
+
+
+def _operand(t, x: Any, number: dict[int, int]) -> tuple[str, Any]:
+    if isinstance(x, TracedScalar):
+        return "step", number[id(x)]
+    return ("size", t.canonical(x.size)) if x.__class__ is SymInt else ("value", x)
+
 
 _UNARY = (*UNARY.values(), (np.absolute, operator.abs))
 _OPERATOR_UFUNCS = {f: u for u, f in (*BINARY.values(), *COMPARE.values(), *_UNARY)}
@@ -37,7 +143,7 @@ def scalar_operator(function, *inputs):
         return call_ufunc(ufunc, operands)
     if ufunc is np.power and weak[1] is int and operands[1].__class__ is not int:
         operands[1] = concrete(operands[1])
-    if not any(isinstance(x, (TracedArray, SymInt)) for x in operands) or is_refused(t, function, operands):
+    if not any(isinstance(x, StandIn) for x in operands) or is_refused(t, function, operands):
         return python_value(function, operands)
     kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
     if ufunc is np.power and kind is float:
@@ -158,43 +264,27 @@ def _sym_arith(function, a, b):
     return NotImplemented
 
 
-def _sym_method(function, on_sizes, reflected):
-    def method(self, other):
-        size = integer_of(other)
-        if size is None:
-            return _sym_arith(function, *((other, self) if reflected else (self, other)))
-        a, b = (size, self.size) if reflected else (self.size, size)
-        if function in (operator.floordiv, operator.mod) and self.trace.decide(b, "==", 0):
+_ON_SIZES = {  # operators whose result is a size
+    operator.add: operator.add, operator.sub: operator.sub, operator.mul: sz.mul, operator.floordiv: sz.floordiv,
+    operator.mod: sz.mod, operator.pow: lambda size, times: sz.mul(1, *[size] * times),
+}  # fmt: skip
+
+
+def _sym_method(function, reflected: bool):
+    def method(self, other, modulo=None):
+        a, b = (other, self) if reflected else (self, other)
+        x, y = integer_of(a), integer_of(b)
+        power = function is operator.pow and not (modulo is None and isinstance(b, int) and 0 <= b <= 8)
+        if x is None or y is None or power or function not in _ON_SIZES:
+            return _sym_arith(function, a, b)
+        if function in (operator.floordiv, operator.mod) and self._trace.decide(y, "==", 0):
             return python_value(function, (1, 0))  # raises Python's error
-        return self.trace.sym(on_sizes(a, b))
+        return self._trace.sym(_ON_SIZES[function](x, y))
 
     return method
 
 
-for _f, _on_sizes in (
-    (operator.add, operator.add),
-    (operator.sub, operator.sub),
-    (operator.mul, sz.mul),
-    (operator.floordiv, sz.floordiv),
-    (operator.mod, sz.mod),
-):
-    setattr(SymInt, f"__{name_of(_f)}__", _sym_method(_f, _on_sizes, False))
-    setattr(SymInt, f"__r{name_of(_f)}__", _sym_method(_f, _on_sizes, True))
-
-
-def _sym_power(self, other, modulo=None):
-    if modulo is None and isinstance(other, int) and 0 <= other <= 8:
-        return self.trace.sym(sz.mul(1, *[self.size] * other))
-    return _sym_arith(operator.pow, self, other)
-
-
-def _sym_operator(function, reflected: bool):
-    """An operator whose result is no size."""
-    return lambda self, other: _sym_arith(function, *((other, self) if reflected else (self, other)))
-
-
-for _f in (operator.truediv, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor):
-    setattr(SymInt, f"__{name_of(_f)}__", _sym_operator(_f, False))
-    setattr(SymInt, f"__r{name_of(_f)}__", _sym_operator(_f, True))
-setattr(SymInt, "__pow__", _sym_power)  # noqa: B010
-setattr(SymInt, "__rpow__", _sym_operator(operator.pow, True))  # noqa: B010
+for _u, _f in BINARY.values():
+    if _f is not operator.matmul:
+        setattr(SymInt, f"__{name_of(_f)}__", _sym_method(_f, False))
+        setattr(SymInt, f"__r{name_of(_f)}__", _sym_method(_f, True))

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.source import fail
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType

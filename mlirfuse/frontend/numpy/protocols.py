@@ -1,6 +1,9 @@
-"""NumPy's dispatch protocols: NumPy functions called on stand-ins come here."""
+"""The dispatch protocols of NumPy, whose functions called on stand-ins come here, and of torch, whose functions are
+rejected, naming what to use instead."""
 
 from __future__ import annotations
+
+import operator
 
 import numpy as np
 
@@ -8,14 +11,45 @@ from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.created_array import as_created, with_known
 from mlirfuse.frontend.numpy.graph_breaks.calls import or_called, pure, session_of
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced
-from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, suggestion
+from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.source import fail, unsupported
-from mlirfuse.frontend.numpy.symint import SymInt
-from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.stand_in import StandIn, SymInt
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
+from mlirfuse.ir import ops as table
+
+# torch's names to NumPy's, where they differ.
+_NUMPY = {name: row.numpy[0] for row in table.TABLE.values() for name in (row.name, *row.torch) if row.numpy} | {
+    "bmm": "matmul", "cat": "concatenate", "clamp": "clip", "flatten": "ravel", "mm": "matmul",
+    "true_divide": "divide", "unsqueeze": "expand_dims",
+}  # fmt: skip
 
 
-def array_ufunc(ufunc, method: str, inputs, kwargs):
+# Functions that torch dispatches for Python's operators; the stand-in handles those.
+_OPERATORS = {name.strip("_") for name in dir(operator) if name.startswith("__")}
+_OPERATORS |= {f"r{name}" for name in _OPERATORS} | {"div", "rdiv", "true_divide", "floor_divide", "remainder"}
+
+
+class TorchFunctionError(TraceError, TypeError):
+    """A torch function on a stand-in. Also a TypeError, so that a tensor's operator defers to the stand-in's."""
+
+
+def torch_function(cls, function, types, args=(), kwargs=None) -> None:
+    """Raises :class:`TorchFunctionError`, naming NumPy's or mlirfuse's equivalent function."""
+    name = getattr(function, "__name__", str(function))
+    there = {f.__name__ for f in (*HANDLED, *UFUNCS)} | set(table.TABLE)
+    instead = _NUMPY.get(name, name)
+    hint = (
+        f"use mlirfuse.numpy.{instead}" if instead in there else "write it with NumPy's or mlirfuse.numpy's functions"
+    )
+    fail(
+        TorchFunctionError,
+        f"torch's {name} got an array of a compiled function, which is not a tensor during tracing: {hint}, or "
+        'compile the torch function with torch.compile(f, backend="mlirfuse")',
+        kept=name.strip("_") not in _OPERATORS,
+    )
+
+
+def array_ufunc(self, ufunc, method: str, *inputs, **kwargs):
     """NumPy's ``__array_ufunc__``."""
     kwargs = {k: v for k, v in kwargs.items() if v is not None or k not in ("out",)}
     if not (contains_traced(inputs) or contains_traced(tuple(kwargs.values()))):
@@ -45,7 +79,7 @@ def array_ufunc(ufunc, method: str, inputs, kwargs):
     unsupported(f"np.{ufunc.__name__}.{method}", "compute it outside")
 
 
-def array_function(function, args, kwargs):
+def array_function(self, function, types, args, kwargs):
     """NumPy's ``__array_function__``."""
     constants = with_known((args, kwargs)) if pure(function) and kwargs.get("out") is None else None
     if constants is not None:  # all arguments are known: NumPy evaluates the call
@@ -74,6 +108,6 @@ def array_function(function, args, kwargs):
         raise
 
 
-for _class in (TracedArray, SymInt):
-    _class.__array_ufunc__ = lambda self, ufunc, method, *inputs, **kwargs: array_ufunc(ufunc, method, inputs, kwargs)
-    _class.__array_function__ = lambda self, function, types, args, kwargs: array_function(function, args, kwargs)
+StandIn.__array_ufunc__ = array_ufunc
+StandIn.__array_function__ = array_function
+StandIn.__torch_function__ = classmethod(torch_function)

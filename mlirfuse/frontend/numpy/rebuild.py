@@ -56,12 +56,15 @@ def _has_functions_to_call(module: str) -> bool:
     return top not in sys.stdlib_module_names and not top.startswith(others)
 
 
+_OF_MODULES = ("__name__", "__package__", "__spec__")  # of globals, which relative imports read
+
+
 class Scope(dict):
     """The globals of rebuilt functions: own entries are the trace's writes; all other names are read from the user's
     globals."""
 
     def __init__(self, real: dict, stand_ins: StandIns):
-        super().__init__(__builtins__=stand_ins.builtins)
+        super().__init__({name: real[name] for name in _OF_MODULES if name in real}, __builtins__=stand_ins.builtins)
         self.real = real
         self.stand_ins = stand_ins
 
@@ -176,8 +179,7 @@ class StandIns:
             if _is_librarys(value) and name.startswith("is_") and name.endswith("_array"):  # is_numpy_array
                 return intro.of_class(value)
             if _is_librarys(value):
-                named = isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) or hasattr(value, "__name__")
-                return library_function(value, self.original) if named else LibraryObject(value, self.original)
+                return library_function(value) if hasattr(value, "__name__") else LibraryObject(value)
             return value
         return creation_stand_in(value, ours)
 
@@ -186,7 +188,12 @@ class StandIns:
         found = [x for x in arrays if isinstance(x, TracedArray)]
         return found[0].__array_namespace__() if found else self.of(np)
 
-    def _function(self, fn: types.FunctionType):
+    def rebuilt(self, fn: types.FunctionType) -> types.FunctionType:
+        """The function over replaced globals."""
+        found = self._memo.get(id(fn))
+        return self._function(fn) if found is None else found[1]
+
+    def _function(self, fn: types.FunctionType) -> types.FunctionType:
         cells = tuple(self._cell(cell) for cell in fn.__closure__ or ())
         scope = self._scopes.setdefault(id(fn.__globals__), Scope(fn.__globals__, self))
         # a copy of the code: the interpreter specializes code to the globals it runs with
@@ -221,7 +228,7 @@ class StandIns:
         Python notes that a warning was shown."""
         for scope in self._scopes.values():
             for name in scope:
-                if name not in ("__builtins__", "__warningregistry__"):
+                if name not in ("__builtins__", "__warningregistry__", *_OF_MODULES):
                     return f"the global {name}"
         for _, created, content in self._cells.values():
             try:
@@ -291,26 +298,12 @@ class _Acting:
     def __init__(self, action: str):
         self.__dict__["_action"] = action
 
-    def __call__(self, *args, **kwargs):
-        stop(self._action)
-
-    def __getattr__(self, name):
-        stop(self._action)
-
-    def __setattr__(self, name, value):
-        stop(self._action)
-
-    def __next__(self):
-        stop(self._action)
-
-    def __iter__(self):
-        stop(self._action)
-
-    def __enter__(self):
-        stop(self._action)
-
     def __exit__(self, *exc):
         return False
+
+
+for _use in ("__call__", "__getattr__", "__setattr__", "__next__", "__iter__", "__enter__"):
+    setattr(_Acting, _use, lambda self, *args, **kwargs: stop(self.__dict__["_action"]))
 
 
 def _clock(kind: type) -> type:

@@ -34,12 +34,12 @@ def implements(*numpy_functions):
     return mark
 
 
-def creates(numpy_function):
+def creates(*numpy_functions):
     """Decorator: registers a creation function, whose arguments may hold no array, so that NumPy's protocols do not
     dispatch it."""
 
     def mark(function):
-        CREATION[numpy_function] = function
+        CREATION.update(dict.fromkeys(numpy_functions, function))
         return function
 
     return mark

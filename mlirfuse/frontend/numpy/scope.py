@@ -1,19 +1,169 @@
 """A function's scope (globals, closure variables, defaults, attributes): what it reads is recorded during tracing and
-checked at later calls."""
+checked at later calls; arrays found in it are captured, and read again by each call."""
 
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
+import sys
 import types
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.objects import CONSTANT_TYPES, PLAIN_TYPES, attribute_of, namespace_of, words_of
-from mlirfuse.frontend.numpy.source import is_internal
-from mlirfuse.frontend.numpy.trace_state import Trace
+from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.source import OURS, fail, is_internal, user_frame
+from mlirfuse.frontend.numpy.stand_in import StandIn
+from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import same_value
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+
+CONSTANT_TYPES = (  # of values that never change
+    str, bytes, int, float, complex, type(None), np.dtype, np.generic, np.ufunc, types.BuiltinFunctionType,
+)  # fmt: skip
+PLAIN_TYPES = (*CONSTANT_TYPES, type, np.ndarray, types.ModuleType)  # of values without attributes of the user's
+
+
+def namespace_of(value):
+    """The namespace of a user's object or class; None for anything else."""
+    if isinstance(value, type):
+        file = getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen"
+        return None if is_internal(file) else value
+    if isinstance(value, (*PLAIN_TYPES, types.FunctionType, types.MethodType)):
+        return None
+    inside = getattr(value, "__dict__", None)
+    return inside if isinstance(inside, dict) else None
+
+
+def attribute_of(value, name: str) -> tuple:
+    """The location for :func:`read_scope` of a user object's attribute, and its value; (None, None) for attributes that
+    need code to run, such as properties."""
+    inside = {} if isinstance(value, type) else namespace_of(value)
+    if name in inside:
+        return inside, inside[name]
+    for kind in (value if isinstance(value, type) else type(value)).__mro__:
+        if name in vars(kind):
+            found = vars(kind)[name]
+            if isinstance(found, types.FunctionType):
+                return kind, found
+            data = not hasattr(type(found), "__get__")
+            return (value, found) if data else (None, None)  # of the object: it may get its own attribute
+    return None, None
+
+
+def data_of(value) -> list[tuple]:
+    """The data attributes (not methods, properties …) of an object or class: its own, then its classes'."""
+    kind = value if isinstance(value, type) else type(value)
+    own = {} if kind is value else vars(value)
+    names = _class_data(kind, sum(len(vars(base)) for base in kind.__mro__))
+    return [*own.items(), *((name, getattr(kind, name)) for name in names if name not in own)]
+
+
+@functools.lru_cache
+def _class_data(kind: type, attributes: int) -> list[str]:
+    """The names of data attributes of a user's class; ``attributes``: their number, part of the cache key."""
+    found = {
+        name: held
+        for base in reversed(kind.__mro__)
+        if namespace_of(base) is not None
+        for name, held in vars(base).items()
+    }
+    return [name for name, held in found.items() if not name.startswith("__") and not hasattr(type(held), "__get__")]
+
+
+def words_of(code) -> set[str]:
+    """The names and strings in a function's code, nested functions included."""
+    out = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            out.add(constant)
+        elif isinstance(constant, types.CodeType):
+            out |= words_of(constant)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """An array from outside the function. ``paths``: the access paths through which the function may have read it, each
+    ``(root, ((how, key), …))`` with how "attr", "item" or "cell"; empty for an array computed during tracing, which is
+    kept itself."""
+
+    array: Any
+    paths: tuple = ()
+
+    def read(self) -> Any:
+        """The current array. Raises LookupError or AttributeError where the paths no longer agree on one: the function
+        must then be traced again."""
+        if not self.paths:
+            return self.array
+        found = _follow(self.paths[0])
+        for path in self.paths[1:]:
+            if _follow(path) is not found:
+                raise LookupError("the access paths of a captured array lead to different arrays now")
+        return found
+
+
+def _follow(path):
+    at, steps = path
+    for how, key in steps:
+        at = at.cell_contents if how == "cell" else getattr(at, key) if how == "attr" else at[key]
+    return at
+
+
+def frame_roots() -> list:
+    """Where the running user code may have read an array: (name, root, steps, value)."""
+    out: list[tuple] = []
+    frame = user_frame()
+    while frame is not None and len(out) < 256:
+        code, namespace = frame.f_code, getattr(frame.f_globals, "real", frame.f_globals)
+        if not code.co_filename.startswith(OURS):
+            out += [
+                (name, namespace, (("item", name),), namespace[name]) for name in code.co_names if name in namespace
+            ]
+        elif code.co_name == "trace":
+            break
+        frame = frame.f_back
+    return out
+
+
+def access_paths(array, roots) -> tuple[str | None, tuple]:
+    """A name for a captured array, and its access paths from the roots."""
+    seen: set[int] = set()
+    queue, first = collections.deque(roots), None
+    found: dict[Any, Any] = {}
+    budget = 2000
+    while queue and budget and len(found) < 8:
+        budget -= 1
+        name, root, steps, value = queue.popleft()
+        if value is array:
+            found[id(root), steps] = (root, steps)
+            first = first or name
+            continue
+        plain = isinstance(value, (*PLAIN_TYPES, StandIn)) and not (
+            isinstance(value, type) and namespace_of(value) is not None
+        )
+        if plain or id(value) in seen or len(steps) > 4:
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            queue.extend((f"{name}[{k!r}]", root, (*steps, ("item", k)), v) for k, v in list(value.items())[:256])
+        elif isinstance(value, (list, tuple)):
+            queue.extend((f"{name}[{k}]", root, (*steps, ("item", k)), v) for k, v in enumerate(value[:256]))
+        elif isinstance(value, type) or isinstance(getattr(value, "__dict__", None), dict):
+            queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in data_of(value)[:256])
+    return first, tuple(found.values())
+
+
+def spec_of(array):
+    """The :class:`ArgSpec` of an array from outside the function. Raises UnsupportedError."""
+    try:
+        return arrays.describe(array)
+    except (TypeError, UnsupportedError) as error:
+        fail(UnsupportedError, str(error))
 
 
 def roots_of(fn, objects=()) -> tuple[list, set[str]]:

@@ -103,3 +103,10 @@ def fail(kind: type[Exception], message: str, kept: bool = True) -> NoReturn:
 def unsupported(what: str, hint: str = "") -> NoReturn:
     """Raises UnsupportedError: compiled functions do not support ``what``; ``hint``: what to do instead."""
     fail(UnsupportedError, f"{what} is not supported in a compiled function{': ' if hint else ''}{hint}")
+
+
+def refuse(name: str, **given) -> None:
+    """Raises for unsupported arguments of ``np.{name}`` that differ from NumPy's defaults."""
+    for key, value in given.items():
+        if value is not None and value is not np._NoValue and value is not True:
+            unsupported(f"np.{name}: the argument '{key}'", "use np.where on the operand" if key == "where" else "")

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.axes import axes_of
-from mlirfuse.frontend.numpy.broadcasting import aligned
 from mlirfuse.frontend.numpy.operands import asarray, wrap
+from mlirfuse.frontend.numpy.shapes import axes_of
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.ir import dtypes as dt
+from mlirfuse.frontend.numpy.ufunc_rules import formula_rule, of_row, op
 
 Rule = Callable[..., TracedArray]
 
@@ -39,15 +38,12 @@ def rule_of(ufunc: np.ufunc) -> Callable[..., Any] | None:
     if not (name in _ROWS or name in _RULES) or not _is_scipys(ufunc):
         return None
 
+    rule = of_row(_ROWS[name]) if name in _ROWS else formula_rule(_RULES[name], wide=True)
+
     def lower(t, values, ins, outs):
         if any(d.kind == "c" for d in ins):
             unsupported(f"scipy.special.{name} of complex numbers")
-        values = aligned(t, values)
-        if name in _ROWS:
-            return t.emit(_ROWS[name], *values)
-        wide = [TracedArray(t, v if v.dtype is dt.f64 else t.emit("cast", v, to=dt.f64)) for v in values]
-        created = asarray(_RULES[name](*wide), np.float64).value
-        return created if outs[0] is dt.f64 else t.emit("cast", created, to=outs[0])
+        return rule(t, values, ins, outs)
 
     return lower
 
@@ -71,10 +67,6 @@ def _rule(function: Rule) -> Rule:
 def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     _FUNCTIONS[function.__name__] = function
     return function
-
-
-def _op(name: str, x: TracedArray) -> TracedArray:
-    return wrap(x._trace, x._trace.emit(name, x.value))
 
 
 # ---- logarithms and exponentials
@@ -152,7 +144,7 @@ def inv_boxcox1p(x, power):
 
 @_rule
 def gammaln(x):
-    return np.where(x == -np.inf, x, _op("lgamma", x))
+    return np.where(x == -np.inf, x, op("lgamma", x))
 
 
 # ---- entropies and losses
@@ -204,7 +196,7 @@ def pseudo_huber(delta, r):
 
 @_rule
 def ndtr(x):
-    return 0.5 * _op("erfc", -x * math.sqrt(0.5))
+    return 0.5 * op("erfc", -x * math.sqrt(0.5))
 
 
 @_rule
@@ -213,14 +205,14 @@ def log_ndtr(x):
     u = 1 / (x * x)
     series = -u * (1 - u * (3 - u * (15 - u * (105 - u * (945 - u * (10395 - u * 135135))))))
     far = -0.5 * x * x - np.log(-x) - _LOG_OF_SQRT_2_PI + np.log1p(series)  # where erfc underflows
-    near = np.where(x < -1, np.log(0.5 * _op("erfc", -t)), np.log1p(-0.5 * _op("erfc", t)))
+    near = np.where(x < -1, np.log(0.5 * op("erfc", -t)), np.log1p(-0.5 * op("erfc", t)))
     return np.where(x < -20, far, near)
 
 
 @_rule
 def ndtri(p):
-    middle = math.sqrt(2) * _op("erfinv", 2 * p - 1)
-    return np.where(np.abs(p - 0.5) < 0.25, middle, -math.sqrt(2) * _op("erfcinv", 2 * p))
+    middle = math.sqrt(2) * op("erfinv", 2 * p - 1)
+    return np.where(np.abs(p - 0.5) < 0.25, middle, -math.sqrt(2) * op("erfcinv", 2 * p))
 
 
 # ---- along axes

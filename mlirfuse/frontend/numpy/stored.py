@@ -9,8 +9,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.operands import contains_traced, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.source import fail
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
 from mlirfuse.ir.dtypes import DType
 
 ELEMENT, PART, SELECTED = 0, slice(None), [0]  # how a write addresses an array of one element

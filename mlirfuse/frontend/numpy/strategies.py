@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import collections
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,14 +15,17 @@ import numpy as np
 
 from mlirfuse.core import config
 from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
-from mlirfuse.frontend.numpy import boundary_writes, programs
+from mlirfuse.frontend.numpy import boundary_writes, programs, tracing
 from mlirfuse.frontend.numpy.effects import SideEffect
-from mlirfuse.frontend.numpy.torch_functions import TorchFunctionError
+from mlirfuse.frontend.numpy.protocols import TorchFunctionError
 from mlirfuse.frontend.numpy.trace_state import TooLong
-from mlirfuse.frontend.numpy.traced_specialization import TracedSpecialization, traced_specialization
+from mlirfuse.frontend.numpy.traced import SplitTracedSpecialization, TracedSpecialization
+from mlirfuse.frontend.numpy.traced import Traced as TracedFunction
 from mlirfuse.inspect.call_explanation import CallExplanation
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, overlap, storage_views
+from mlirfuse.runtime.signature import Static, key_of
 from mlirfuse.runtime.specializations import Call, Specialization
+from mlirfuse.runtime.storage_views import StorageViews
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.dispatch import Entry
@@ -178,8 +182,7 @@ class DeviceLoops(Strategy):
         return programs.specialization_of(call, self.entry.name, self.program(call))
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
-        from mlirfuse.frontend.numpy.device_loops.explanation import explanation
-        from mlirfuse.frontend.numpy.device_loops.program import on_host
+        from mlirfuse.frontend.numpy.device_loops.program import explanation, on_host
 
         program = self.program(call)
         if on_host(call.leaves):  # its loops run natively
@@ -212,10 +215,56 @@ class Traced(Strategy):
             raise NotThisWay("it only writes boundaries of its arguments, and NumPy touches these alone")
         return found
 
-    def trace(self, call: FunctionCall, most_ops: int | None = None) -> TracedSpecialization:
-        """A trace of the call. Raises :class:`TraceError` for what cannot be traced, and :class:`TooLong` for more than
-        ``most_ops``."""
-        return traced_specialization(self.entry, call, most_ops)
+    def trace(self, call: Call, most_ops: int | None = None, returns_copies: bool = False) -> TracedSpecialization:
+        """A trace of ``call``, with its guards. ``returns_copies``: see :func:`tracing.trace`. Raises
+        :class:`TraceError` for what cannot be traced, and :class:`TooLong` for more than ``most_ops``. Arrays that the
+        trace captures are added to the call's leaves and specs."""
+        entry, owner = self.entry, self.owner
+        count = entry.tree.leaves
+        specs = call.specs[:count]
+        on_cpu = entry.target(call.leaves).name == "cpu"
+        checks = on_cpu or config.check_indices
+
+        def trace(aliases: dict[int, int]) -> TracedFunction:
+            objects = call.leaves[:count]
+            return tracing.trace(
+                owner.fn, specs, entry.tree, None, aliases, most_ops, checks, objects, returns_copies=returns_copies
+            )
+
+        traced = trace(call.aliases)
+        if call.aliases and not traced.mutated:  # aliases do not matter: share the trace
+            traced = trace({})
+        captured_at = [count + entry.captured_index(c) for c in traced.captured]
+        owner._watch_scope(traced.scope, {id(c.array) for c in (*traced.captured, *entry.captured)})
+        brought = entry.captured[len(call.leaves) - count :]
+        call.leaves += [c.array for c in brought]
+        call.specs += [arrays.describe(c.array) for c in brought]
+        for k, captured in zip(captured_at, traced.captured):
+            call.specs[k] = arrays.describe(captured.array)
+        traced.constants += [(k, spec.value) for k, spec in enumerate(specs) if isinstance(spec, Static)]
+        graph, own = traced.graph, set().union(*(o.leaves for o in traced.outs))
+        late = bool(traced.mutated) and on_cpu and any(op.attrs.get("checked") for op in graph.ops)
+        if late:
+            graph.aliases, own = {}, own | set(traced.mutated)
+        make: Callable[..., TracedSpecialization] = TracedSpecialization
+        if storage_views.needed(graph):
+            graph = graph.copy()
+            make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
+        return make(
+            graph,
+            [*traced.arg_leaves, *captured_at],
+            traced,
+            frozenset(traced.mutated),
+            tuple(sorted(own)),
+            call.aliases,
+            schedules=owner.schedule,
+            max_args=owner.max_args,
+            traced=traced,
+            captured_at=captured_at,
+            writes_late=late,
+            captured_key=tuple(key_of(call.specs[k]) for k in captured_at),
+            identical=(count, overlap.identical(call.leaves, count)) if traced.compares else None,
+        )
 
     def most_ops(self, call: FunctionCall, otherwise: int | None = _MOST_OPS) -> int | None:
         """The limit on a trace's ops: lower where the function's loops can run as loops, else ``otherwise``."""
@@ -289,7 +338,7 @@ class GraphBreaks(Strategy):
         call.error = error
 
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
-        from mlirfuse.frontend.numpy.graph_breaks.explanation import explanation
+        from mlirfuse.frontend.numpy.graph_breaks.program import explanation
 
         def not_so(_: list, refused: Any) -> Any:
             why = created.refused if refused is None else refused

@@ -11,12 +11,12 @@ import itertools
 import linecache
 import textwrap
 import types
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.objects import attribute_of, namespace_of
+from mlirfuse.frontend.numpy.scope import attribute_of, namespace_of
 
 
 class NotOutlinable(Exception):
@@ -218,6 +218,13 @@ class Scope:
                 raise LookupError(name) from None
         return self.globals[name] if name in self.globals else self.builtins[name]
 
+    def get(self, name: str) -> Any:
+        """The value of a name; None where it has none."""
+        try:
+            return self(name)
+        except LookupError:
+            return None
+
 
 def remade(
     fn: types.FunctionType, name: str, spec: ast.arguments, body: list[ast.stmt], added: dict[str, Any]
@@ -345,6 +352,26 @@ def at(where: ast.AST, node: Any) -> Any:
             ast.copy_location(found, where)
             queue.extend(ast.iter_child_nodes(found))
     return node
+
+
+def assignment(name: str, value: ast.expr) -> ast.Assign:
+    """``name = value``, where the value stands."""
+    return at(value, ast.Assign([ast.Name(name, ast.Store())], value))
+
+
+class Hoisting(ast.NodeTransformer):
+    """Moves subexpressions of a statement into assignments ``before`` it. ``name`` returns the name of a new
+    variable."""
+
+    def __init__(self, name: Callable[[], str]):
+        self.name = name
+        self.before: list[ast.stmt] = []
+
+    def hoisted(self, node: ast.expr) -> ast.Name:
+        """The variable that gets the value of ``node``."""
+        name = self.name()
+        self.before.append(assignment(name, node))
+        return at(node, ast.Name(name, ast.Load()))
 
 
 def place(nodes: Sequence[ast.AST], where: ast.stmt, but: Collection[ast.stmt] = ()) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError
-from mlirfuse.frontend.numpy.captures import access_paths, frame_roots, spec_of
 from mlirfuse.frontend.numpy.effects import give_up
+from mlirfuse.frontend.numpy.scope import access_paths, frame_roots, spec_of
 from mlirfuse.frontend.numpy.size_bounds import size_bound
 from mlirfuse.frontend.numpy.source import as_numpys, fail, located, located_error, location, refusals
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -96,6 +96,18 @@ class Trace:
         self.words: set[str] = set()  # the names and strings in the traced code
         self._counts = {"s": 0, "t": 0}
 
+    def assumptions(self) -> dict[str, Any]:
+        """What the trace assumes of calls: the fields of :class:`Assumptions`."""
+        return {
+            "symbols": self.symbols,
+            "size_guards": list(self.guards),
+            "equalities": self.equalities,
+            "constants": list(self.static_leaves.items()),
+            "scalar_ranges": {leaf: sorted(ranges) for leaf, ranges in self.scalar_ranges.items()},
+            "index_ranges": self.index_ranges,
+            "number_guards": list(self.number_guards.values()),
+        }
+
     # ---- sizes
 
     def sym(self, size: Size):
@@ -137,16 +149,9 @@ class Trace:
         if isinstance(difference, int):
             return COMPARE[op](difference, 0)
         low, high = size_bound(difference, True), size_bound(difference, False)
-        if op in ("==", "!=") and (low > 0 or high < 0):
-            return op == "!="
-        if op == "<" and (high < 0 or low >= 0):
-            return high < 0
-        if op == "<=" and (high <= 0 or low > 0):
-            return high <= 0
-        if op == ">" and (low > 0 or high <= 0):
-            return low > 0
-        if op == ">=" and (low >= 0 or high < 0):
-            return low >= 0
+        at_low, at_high = COMPARE[op](low, 0), COMPARE[op](high, 0)
+        if at_low == at_high and (op not in ("==", "!=") or low > 0 or high < 0):
+            return at_low
         outcome = COMPARE[op](self.hint(left) - self.hint(right), 0)
         self.guards[SizeGuard(left, op if outcome else OPPOSITE[op], right)] = None
         if outcome if op == "==" else (op == "!=" and not outcome):
@@ -158,7 +163,9 @@ class Trace:
         size = self.canonical(size)
         if isinstance(size, int):
             return size
-        value = self.hint(size)
+        return self._specialized(size, self.hint(size))
+
+    def _specialized(self, size: Size, value: int) -> int:
         self.guards[SizeGuard(size, "==", value)] = None
         self._learn(size, value)
         return value
@@ -170,9 +177,7 @@ class Trace:
             return size
         value = self.hint(size)
         if value <= 1:
-            self.guards[SizeGuard(size, "==", value)] = None
-            self._learn(size, value)
-            return value
+            return self._specialized(size, value)
         self.guards[SizeGuard(size, ">", 1)] = None
         return size
 

@@ -1,22 +1,25 @@
-"""The result of tracing: the graph, how to build the function's result from the graph's results, and the guards."""
+"""The result of tracing: the graph, how to build the function's result from the graph's results, and the guards; as a
+specialization, whose calls run the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from mlirfuse.core.errors import warn
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy import real_views
-from mlirfuse.frontend.numpy.captures import Captured
-from mlirfuse.frontend.numpy.scope import read_scope, unchanged
-from mlirfuse.frontend.numpy.views import FullView
+from mlirfuse.frontend.numpy.scope import Captured, read_scope, unchanged
+from mlirfuse.frontend.numpy.views import At, FullView, viewed
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
-from mlirfuse.ir.sizes import Size
-from mlirfuse.runtime.signature import NumberGuard, SizeGuard
+from mlirfuse.runtime import op_by_op
+from mlirfuse.runtime.signature import key_of
+from mlirfuse.runtime.specializations import Assumptions, Call, Specialization
+from mlirfuse.runtime.storage_views import StorageViews
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Out:
     @property
     def leaves(self) -> set[int]:
         """The call's leaves that this output depends on."""
-        positions = {step.leaf for step in self.path if isinstance(step, real_views.IndexStep)}
+        positions = {step.index for step in self.path if isinstance(step, At)}
         return positions | {self.index} if self.kind in ("argument", "view") else positions
 
     def view(self, array: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
         """The returned view of ``array``, for the kinds "view" and "part"; ``leaf`` returns a leaf of the call."""
-        return real_views.viewed(array, self.path or (FullView(),), leaf, sizes)
+        return viewed(array, self.path or (FullView(),), leaf, sizes)
 
     def reader(self, place: dict[int, int], sizes: dict[str, int]) -> int | Callable[[list], Any]:
         """How to read this leaf from a call's results: an index, or a function of them. ``place``: the indices of the
@@ -78,41 +81,28 @@ class Out:
         return self.value.copy(order="K") if type(self.value) is np.ndarray else self.value
 
 
-@dataclass
-class Traced:
-    """A traced function. It is valid for calls where
+@dataclass(kw_only=True)
+class Traced(Assumptions):
+    """A traced function. It is valid for calls whose arguments have the same dtypes, ranks, extents of 0 and 1 and
+    layouts (:func:`layout_of`), and for which its assumptions hold. (Where an equality fails, tracing again raises
+    NumPy's error at the user's line.)
 
-    - its arguments have the same dtypes, ranks, extents of 0 and 1 and layouts (:func:`layout_of`),
-    - the leaves in ``static_leaves`` have the same values,
-    - all ``size_guards`` hold, in their order,
-    - all ``equalities`` hold, pairs of sizes (tracing again where one fails raises NumPy's error at the user's line),
-    - every number in ``scalar_ranges`` and ``index_ranges`` (by leaf) lies in its ranges, bounds included,
-    - all ``number_guards`` hold.
-
-    ``symbols``: for each symbol, the (graph argument, "shape" or "stride", axis) that defines it. ``arg_leaves``: the
-    leaf of each graph argument; the arrays of ``captured`` follow. ``mutated``: from a leaf's index to the graph's
-    result with its new value. ``scope``: (dict or cell, key, value) for numbers and strings in the function's scope,
-    which are constants of the trace, and for arrays from which constants were computed; :meth:`scope_holds` checks it.
-    ``warnings``: RuntimeWarnings of each call. ``compares``: the function asks whether two of its arguments are one
-    object.
+    ``arg_leaves``: the leaf of each graph argument; the arrays of ``captured`` follow. ``mutated``: from a leaf's index
+    to the graph's result with its new value. ``scope``: (dict or cell, key, value) for numbers and strings in the
+    function's scope, which are constants of the trace, and for arrays from which constants were computed;
+    :meth:`scope_holds` checks it. ``warnings``: RuntimeWarnings of each call. ``compares``: the function asks whether
+    two of its arguments are one object.
     """
 
     graph: Graph
     out_tree: trees.Tree
     outs: list[Out]
-    static_leaves: dict[int, Any]
-    size_guards: list[SizeGuard]
-    equalities: list[tuple[Size, Size]]
     mutated: dict[int, int]
     captured: list[Captured]
-    symbols: dict[str, tuple[int, str, int]]
     arg_leaves: list[int]
-    scalar_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    index_ranges: dict[int, list[tuple[Size, Size]]] = field(default_factory=dict)
-    number_guards: list[NumberGuard] = field(default_factory=list)
-    scope: list[tuple[Any, str, Any]] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
-    compares: bool = False
+    scope: list[tuple[Any, str, Any]]
+    warnings: tuple[str, ...]
+    compares: bool
 
     def scope_holds(self) -> bool:
         """Whether everything that the function read from its scope is unchanged."""
@@ -131,3 +121,72 @@ class Traced:
         found, place = [*results, *leaves], {leaf: len(results) + leaf for leaf in range(len(leaves))}
         outs = [out.reader(place, sizes) for out in self.outs]
         return self.out_tree.unflatten([found[o] if isinstance(o, int) else o(found) for o in outs])
+
+
+@dataclass(eq=False)
+class TracedSpecialization(Specialization):
+    """A trace. ``captured_at``: the leaves of its captured arrays; ``captured_key``: their part of the guard key.
+    ``writes_late``: arguments are written at the end, once all indices are checked."""
+
+    traced: Traced = field(kw_only=True)
+    captured_at: list[int] = field(kw_only=True)
+    captured_key: tuple = field(kw_only=True)
+    writes_late: bool = field(kw_only=True)
+
+    def matches(self, call: Call) -> bool:
+        return self.captured_key == tuple(key_of(call.specs[k]) for k in self.captured_at) and super().matches(call)
+
+    def captured_constants(self) -> list[tuple[str, Any]]:
+        constants = (int, float, complex, str)
+        return [(name, value) for _, name, value in self.traced.scope if isinstance(value, constants)]
+
+    @functools.cached_property
+    def _simple(self) -> bool:
+        """Whether the function returns the graph's only result unchanged."""
+        traced = self.traced
+        alone = traced.out_tree.kind == "leaf" and len(traced.graph.returns) == 1
+        return alone and traced.outs == [Out("result", 0)] and not traced.warnings
+
+    def finisher(self, env: dict[str, int]) -> Callable[[list], Any] | None:
+        if self._simple:
+            return None
+        traced = self.traced
+        place = {leaf: len(traced.graph.returns) + k for k, leaf in enumerate(self.finisher_leaves)}
+        written = [(place[leaf], k) for leaf, k in traced.mutated.items()] if self.writes_late else []
+        assembled = traced.out_tree.of_leaves
+        outs = [out.reader(place, env) for out in traced.outs]
+
+        def finish(results: list) -> Any:
+            for leaf, k in written:
+                results[leaf][...] = results[k]
+            for message in traced.warnings:
+                warn(message, RuntimeWarning)
+            return assembled([results[o] if isinstance(o, int) else o(results) for o in outs])
+
+        return finish
+
+
+@dataclass(eq=False)
+class SplitTracedSpecialization(TracedSpecialization):
+    """A trace with complex numbers, which compiles to real and imaginary parts, or with float8, which compiles to
+    bytes."""
+
+    split: StorageViews = field(kw_only=True)
+    shape_cacheable = False
+
+    def arguments(self, leaves: Sequence, env: dict[str, int]) -> list:
+        given = super().arguments(leaves, env)
+        return self.split.arguments(given, self.split.make(given, env))
+
+    def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
+        assert self.executor is not None
+        finish = self.finisher(env) or _only
+        return self.split.record(self.executor, leaves, self.leaf_of_arg, env, finish, self.finisher_leaves)
+
+    def run_op_by_op(self, leaves: Sequence, env: dict[str, int]) -> list:
+        return op_by_op.run(self.traced.graph, leaves, self.leaf_of_arg, env)
+
+
+def _only(results: list) -> Any:
+    (only,) = results
+    return only

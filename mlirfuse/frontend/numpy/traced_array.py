@@ -1,15 +1,15 @@
-"""Stand-ins for arrays.
+"""Stand-ins for arrays, and for numbers whose values the function may need during tracing.
 
 They make array writes functional. A :class:`Buffer` is the memory that an array and its views share. A view is a path
 of steps from the buffer: reads replay the path, writes invert it, so a write through one view is visible through all
-others, as in NumPy.
-"""
+others, as in NumPy."""
 
 from __future__ import annotations
 
+import numbers
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,11 +18,12 @@ import numpy as np
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.memory_order import along, is_view, order_of, strides_of
-from mlirfuse.frontend.numpy.operator_types import Operators
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail, is_internal
+from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn
 from mlirfuse.frontend.numpy.views import FullView, Permute, Reshape
 from mlirfuse.ir.graph import Value
+from mlirfuse.runtime.signature import ArgSpec
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
@@ -86,11 +87,10 @@ class Buffer:
         self.touched = self.fixed = False
 
 
-class TracedArray(Operators):
+class TracedArray(StandIn):
     """Represents an array during tracing. Has NumPy's operators, methods and attributes."""
 
     __slots__ = ("__weakref__", "_buffer", "_path", "_scalar", "_trace", "_value", "_version")
-    __array_priority__ = 1000
     _weak: type | None = None
 
     if TYPE_CHECKING:  # methods that functions/methods.py attaches to the class
@@ -299,11 +299,6 @@ class TracedArray(Operators):
         kind = self._stands_for
         return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """NumPy's class, for user code and for libraries other than NumPy."""
-        return type(self) if is_internal(sys._getframe(1).f_code.co_filename) else self._stands_for
-
     def __getattr__(self, name: str):
         if not name.startswith("_") and hasattr(np.ndarray, name):
             if self._trace.session is not None:
@@ -314,9 +309,6 @@ class TracedArray(Operators):
                 kept=not is_internal(sys._getframe(1).f_code.co_filename),
             )
         raise AttributeError(f"'{self._class_name}' object has no attribute '{name}'")
-
-    def __dir__(self) -> list[str]:
-        return dir(self._stands_for)
 
     # ---- conversions that need the array's value
 
@@ -390,3 +382,93 @@ class TracedArray(Operators):
             "np.asarray of traced values: use mlirfuse.numpy.asarray, or np.stack for a list of them; a function of "
             "another library: call it outside the compiled function",
         )
+
+
+class TracedScalar(NumberStandIn, TracedArray):
+    """A number that is an argument or computed from some: known at run time. Where tracing needs it (an axis, a shape,
+    a condition …), its value in this call becomes a constant with a guard."""
+
+    __slots__ = ("_compute", "_found", "_operands", "_weak", "later")
+
+    def __init__(
+        self,
+        trace: Trace,
+        value: Value,
+        weak: type | None,
+        compute: Callable[..., Any] | None,
+        operands: Sequence = (),
+        later: bool = False,
+    ):
+        """``compute`` returns the value in this call from those of ``operands``; None where a subclass overrides
+        :meth:`concrete`. ``later``: a kernel computes it before the next graph break."""
+        super().__init__(trace, value, scalar=True)
+        self._weak = weak
+        self._compute, self._operands = compute, operands
+        self._found: tuple[Any, ...] = ()  # the value, once known
+        self.later: bool = later or any(isinstance(x, TracedScalar) and x.later for x in operands)
+
+    def concrete(self):
+        """The value in this call; specializes the trace to it. Evaluates operands first and without recursion: a loop's
+        result may be as deep as its number of iterations."""
+        left: list[TracedScalar] = [self]
+        while left:
+            last = left[-1]
+            before = [x for x in last._operands if isinstance(x, TracedScalar) and x._compute and not x._found]
+            if before and not last._found:
+                left += before
+                continue
+            left.pop()
+            if not last._found:
+                operands = [x.concrete() if isinstance(x, NumberStandIn) else x for x in last._operands]
+                last._found = (last._compute(*operands),)  # type: ignore[misc]
+        return self._found[0]
+
+    def known(self):
+        return self.concrete()
+
+    def item(self, *args):
+        return self.concrete().item() if isinstance(self.concrete(), np.generic) else self.concrete()
+
+    tolist = item
+
+    def is_integer(self) -> bool:
+        return self.concrete().is_integer()
+
+    def bit_length(self) -> int:
+        return self.concrete().bit_length()
+
+
+numbers.Number.register(TracedScalar)
+
+
+class LeafScalar(TracedScalar):
+    """A number that is an argument."""
+
+    __slots__ = ("leaf", "spec")
+
+    def __init__(self, trace: Trace, value: Value, spec: ArgSpec, leaf: int):
+        is_python = spec.weak or spec.value.__class__ is bool
+        super().__init__(
+            trace, value, {"b": bool, "i": int, "f": float, "c": complex}[spec.dtype.kind] if is_python else None, None
+        )
+        self.spec = spec
+        self.leaf = leaf
+
+    def concrete(self):
+        self._trace.static_leaves[self.leaf] = self.spec.value
+        return self.spec.value
+
+
+class LeafArray(TracedArray):
+    """A 0-d array on the host that is an argument. Until it is written into, the trace can specialize to its value."""
+
+    __slots__ = ("leaf", "spec")
+    leaf: int
+    spec: ArgSpec
+
+    def known(self):
+        """The value in this call; specializes the trace to it. None where it is unknown."""
+        if self._buffer.version or self.spec.value is None:
+            return None
+        self._trace.static_leaves[self.leaf] = self.spec.value
+        return np.asarray(self.spec.value)

@@ -1,8 +1,8 @@
 """Tracing: runs a Python function once on stand-ins for its arguments, and records the operations as a graph.
 
-The stand-ins are :class:`~mlirfuse.frontend.numpy.traced_array.TracedArray` for an array,
-:class:`~mlirfuse.frontend.numpy.traced_scalar.TracedScalar` for a number known only at run time, and
-:class:`~mlirfuse.frontend.numpy.symint.SymInt` for the elements of ``x.shape``. Sizes stay symbolic until the function
+:class:`~mlirfuse.frontend.numpy.traced_array.TracedArray` stands for an array,
+:class:`~mlirfuse.frontend.numpy.traced_array.TracedScalar` for a number known only at run time, and
+:class:`~mlirfuse.frontend.numpy.stand_in.SymInt` for an element of ``x.shape``. Sizes stay symbolic until the function
 branches on one; the decision then becomes a :class:`~mlirfuse.runtime.signature.SizeGuard` of the trace.
 :mod:`mlirfuse.frontend.numpy.functions` and :mod:`mlirfuse.frontend.numpy.ufunc_rules` turn NumPy's functions into ops.
 """
@@ -20,20 +20,24 @@ import numpy as np
 from mlirfuse.core.errors import TraceError, nearest
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
-from mlirfuse.frontend.numpy.captures import Captured, access_paths
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
-from mlirfuse.frontend.numpy.objects import CONSTANT_TYPES, PLAIN_TYPES, namespace_of
-from mlirfuse.frontend.numpy.real_views import IndexStep
 from mlirfuse.frontend.numpy.rebuild import StandIns
-from mlirfuse.frontend.numpy.scope import roots_of, scope_of
+from mlirfuse.frontend.numpy.scope import (
+    CONSTANT_TYPES,
+    PLAIN_TYPES,
+    Captured,
+    access_paths,
+    namespace_of,
+    roots_of,
+    scope_of,
+)
 from mlirfuse.frontend.numpy.source import fail, refusals
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
-from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import LeafArray, LeafScalar
+from mlirfuse.frontend.numpy.traced_array import Buffer, LeafArray, LeafScalar, TracedArray
 from mlirfuse.frontend.numpy.views import At, Diagonal, Permute, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
@@ -88,24 +92,17 @@ def trace(
         device,
     )
     apply_equalities(t, graph)
-    captured = [Captured(array, paths) for array, _, paths in t.captured.values()]
     return Traced(
-        graph,
-        out_tree,
-        outs,
-        t.static_leaves,
-        list(t.guards),
-        t.equalities,
-        mutated,
-        captured,
-        t.symbols,
-        arg_leaves,
-        {k: sorted(v) for k, v in t.scalar_ranges.items()},
-        t.index_ranges,
-        list(t.number_guards.values()),
-        scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
-        tuple(t.warnings),
-        t.compares,
+        **t.assumptions(),
+        graph=graph,
+        out_tree=out_tree,
+        outs=outs,
+        mutated=mutated,
+        captured=[Captured(array, paths) for array, _, paths in t.captured.values()],
+        arg_leaves=arg_leaves,
+        scope=scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
+        warnings=tuple(t.warnings),
+        compares=t.compares,
     )
 
 
@@ -350,7 +347,7 @@ def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None
     if any(index not in t.block.args for index in positions):
         return None
     leaf = {index: arg_leaves[t.block.args.index(index)] for index in positions}
-    return tuple(IndexStep(step.axis, leaf[step.index]) if isinstance(step, At) else step for step in x._path)
+    return tuple(At(step.axis, leaf[step.index]) if isinstance(step, At) else step for step in x._path)
 
 
 def _several(leaves: list) -> set[int]:

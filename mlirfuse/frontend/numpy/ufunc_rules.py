@@ -1,38 +1,71 @@
 """Lowering rules from NumPy's ufuncs to ops.
 
 A rule takes the trace, the operands' values converted to the dtypes of NumPy's loop, those dtypes, and the result
-dtypes; it returns the result's value, or several.
+dtypes; it returns the result's value, or several. A :func:`formula` is a rule in NumPy's notation.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Callable
 
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape
-from mlirfuse.frontend.numpy.operands import fresh
+from mlirfuse.frontend.numpy.operands import asarray, fresh, wrap
 from mlirfuse.frontend.numpy.python_operators import COMPARE, name_of
-from mlirfuse.frontend.numpy.registry import UFUNCS, lowers
+from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, lowers
+from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape
 from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 
 
-def _row_ufunc(name):
-    def lower(t, values, ins, outs):
-        return t.emit(name, *aligned(t, values))
-
-    return lower
+def of_row(name: str) -> Callable:
+    """The rule that emits one op."""
+    return lambda t, values, ins, outs: t.emit(name, *aligned(t, values))
 
 
 for _row in ops.TABLE.values():
     if _row.kind == "elementwise":
-        for _serialized in _row.numpy:
-            _function = getattr(np, _serialized, None)
-            if isinstance(_function, np.ufunc):
-                UFUNCS[_function] = _row_ufunc(_row.name)
+        _ufuncs = (getattr(np, serialized, None) for serialized in _row.numpy)
+        UFUNCS |= {ufunc: of_row(_row.name) for ufunc in _ufuncs if isinstance(ufunc, np.ufunc)}
+UFUNCS[np.float_power] = of_row("pow")
+
+
+def formula_rule(function: Callable, wide: bool = False) -> Callable:
+    """The rule for a function of traced arrays; ``wide``: it computes in float64."""
+
+    def lower(t, values, ins, outs):
+        given = [TracedArray(t, v if not wide or v.dtype is dt.f64 else t.emit("cast", v, to=dt.f64)) for v in values]
+        found = function(*given)
+        several = found if isinstance(found, tuple) else (found,)
+        created = tuple(asarray(x, to.numpy).value for x, to in zip(several, outs))
+        return created if isinstance(found, tuple) else created[0]
+
+    return lower
+
+
+def formula(*ufuncs, rules=UFUNCS):
+    """Decorator: registers a function of traced arrays as the rule of these ufuncs."""
+
+    def mark(function):
+        rules.update(dict.fromkeys(ufuncs, formula_rule(function)))
+        return function
+
+    return mark
+
+
+def op(name: str, *operands: TracedArray) -> TracedArray:
+    """An op on traced arrays, which broadcast."""
+    t = operands[0]._trace
+    return wrap(t, t.emit(name, *aligned(t, [x.value for x in operands])))
+
+
+# ---- real numbers
 
 
 @lowers(np.positive)
@@ -46,59 +79,43 @@ def _conjugate(t, values, ins, outs):
 
 
 def _identity_for_bools(name):
-    lower = _row_ufunc(name)
-
     def either(t, values, ins, outs):
         same = ins[0] is dt.bool_ or (ins[0].is_integer and name != "abs")
-        return fresh(t, values[0]) if same else lower(t, values, ins, outs)
+        return fresh(t, values[0]) if same else t.emit(name, values[0])
 
     return either
 
 
-for _serialized, _name in (("absolute", "abs"), ("floor", "floor"), ("ceil", "ceil"), ("trunc", "trunc")):
-    UFUNCS[getattr(np, _serialized)] = _identity_for_bools(_name)
+for _ufunc in (np.absolute, np.floor, np.ceil, np.trunc):
+    UFUNCS[_ufunc] = _identity_for_bools("abs" if _ufunc is np.absolute else _ufunc.__name__)
 
 
-@lowers(np.square)
-def _square(t, values, ins, outs):
-    return t.emit("mul", values[0], values[0])
+@formula(np.square)
+def _square(x):
+    return x * x
 
 
 @lowers(np.reciprocal)
 def _reciprocal(t, values, ins, outs):
-    if ins[0].is_float:
-        return t.emit("reciprocal", values[0])
-    if ins[0].kind == "c":  # a division by 0 gives an infinity, its reciprocal in NumPy does not
-        zero = t.emit("eq", values[0], t.builder.constant(0, ins[0]))
-        nan = t.builder.constant(complex(np.nan, np.nan), ins[0])
-        return t.emit("where", zero, nan, t.emit("reciprocal", values[0]))
     (x,), (dtype, *_) = values, ins
-    with np.errstate(all="ignore"):
-        of_zero = np.reciprocal(np.zeros(64, dtype.numpy))[0].item()  # the result of casting infinity to the dtype
-    zero = t.emit("eq", x, t.builder.constant(0, dtype))
-    return t.emit(
-        "where", zero, t.builder.constant(of_zero, dtype), t.emit("trunc_div", t.builder.constant(1, dtype), x)
-    )
+    if dtype.is_float:
+        return t.emit("reciprocal", x)
+    one = t.builder.constant(1, dtype)
+    with np.errstate(all="ignore"):  # of 0, an int's is the result of casting infinity, a complex number's NaN
+        of_zero = complex(np.nan, np.nan) if dtype.kind == "c" else np.reciprocal(np.zeros(64, dtype.numpy))[0].item()
+    inverse = t.emit("reciprocal", x) if dtype.kind == "c" else t.emit("trunc_div", one, x)
+    return t.emit("where", t.emit("eq", x, t.builder.constant(0, dtype)), t.builder.constant(of_zero, dtype), inverse)
 
 
-@lowers(np.float_power)
-def _float_power(t, values, ins, outs):
-    return t.emit("pow", *aligned(t, values))
+@formula(np.divmod)
+def _divmod(x, y):
+    return op("floor_div", x, y), op("mod", x, y)
 
 
-@lowers(np.divmod)
-def _divmod(t, values, ins, outs):
-    values = aligned(t, values)
-    return t.emit("floor_div", *values), t.emit("mod", *values)
-
-
-@lowers(np.modf)
-def _modf(t, values, ins, outs):
-    (x,) = values
-    unsigned = t.emit("trunc", x)
-    infinite = t.emit("isinf", x)
-    part = t.emit("where", infinite, t.builder.constant(0, ins[0]), t.emit("sub", x, unsigned))
-    return t.emit("copysign", part, x), unsigned
+@formula(np.modf)
+def _modf(x):
+    whole = np.trunc(x)
+    return np.copysign(np.where(np.isinf(x), 0, x - whole), x), whole
 
 
 @lowers(np.lcm)
@@ -113,32 +130,25 @@ def _lcm(t, values, ins, outs):
     return product if dtype is unsigned else t.emit("cast", product, to=dtype)
 
 
-@lowers(np.heaviside)
-def _heaviside(t, values, ins, outs):
-    x, h = aligned(t, values)
-    zero, one = t.builder.constant(0, ins[0]), t.builder.constant(1, ins[0])
-    y = t.emit("where", t.emit("eq", x, zero), h, t.emit("where", t.emit("lt", x, zero), zero, one))
-    return t.emit("where", t.emit("isnan", x), x, y)
+@formula(np.heaviside)
+def _heaviside(x, h):
+    return np.where(np.isnan(x), x, np.where(x == 0, h, np.where(x < 0, 0, x.dtype.type(1))))
 
 
-@lowers(np.deg2rad, np.radians)
-def _deg2rad(t, values, ins, outs):
-    return t.emit("mul", values[0], t.builder.constant(math.pi / 180, ins[0]))
+@formula(np.deg2rad, np.radians)
+def _deg2rad(x):
+    return x * (math.pi / 180)
 
 
-@lowers(np.rad2deg, np.degrees)
-def _rad2deg(t, values, ins, outs):
-    return t.emit("mul", values[0], t.builder.constant(180 / math.pi, ins[0]))
+@formula(np.rad2deg, np.degrees)
+def _rad2deg(x):
+    return x * (180 / math.pi)
 
 
-@lowers(np.spacing)
-def _spacing(t, values, ins, outs):
-    (x,) = values
-    far, zero = t.builder.constant(math.inf, ins[0]), t.builder.constant(0, ins[0])
-    limit = far  # float16: toward infinity; others: away from 0
-    if ins[0] is not dt.f16:
-        limit = t.emit("where", t.emit("lt", x, zero), t.builder.constant(-math.inf, ins[0]), far)
-    return t.emit("sub", t.emit("nextafter", x, limit), x)
+@formula(np.spacing)
+def _spacing(x):
+    far = x.dtype.type(math.inf)  # float16: toward infinity; others: away from 0
+    return np.nextafter(x, far if x.dtype == np.float16 else np.where(x < 0, -far, far)) - x
 
 
 def _comparison(name):
@@ -161,10 +171,7 @@ def _comparison(name):
 
 
 COMPARISONS = {ufunc: name_of(function) for ufunc, function in COMPARE.values()}
-
-
-for _function, _name in COMPARISONS.items():
-    UFUNCS[_function] = _comparison(_name)
+UFUNCS |= {ufunc: _comparison(name) for ufunc, name in COMPARISONS.items()}
 
 
 @lowers(np.matmul)
@@ -172,16 +179,102 @@ def _matmul(t, values, ins, outs):
     a, b = values
     if not a.shape or not b.shape:
         fail(ValueError, "matmul: a 0-d operand has no matrix dimension; use * for a product with a number")
-    (inner_a, inner_b), batch = (
-        (t.shape(a)[-1], t.shape(b)[-2 if b.rank > 1 else -1]),
-        (t.shape(a)[:-2], t.shape(b)[:-2]),
-    )
+    inner_a, inner_b = t.shape(a)[-1], t.shape(b)[-2 if b.rank > 1 else -1]
     if not t.unify(inner_a, inner_b):
         fail(
             ShapeError,
             "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
             f"(n?,k),(k,m?)->(n?,m?) (size {t.hint(inner_b)} is different from {t.hint(inner_a)})",
         )
-    if batch[0] and batch[1]:
+    batch = t.shape(a)[:-2], t.shape(b)[:-2]
+    if all(batch):
         broadcast_shape(t, batch, "matmul: operands could not be broadcast together")
     return t.emit("matmul", a, b)
+
+
+# ---- complex numbers, for ops that take real operands only: NumPy's formulas in the real and imaginary parts
+
+
+def _complex(real, imag):
+    return op("complex", real, imag)
+
+
+@formula(np.log1p, rules=COMPLEX)
+def _log1p(z):
+    beside, imag = z.real + 1, z.imag
+    return _complex(np.log(np.hypot(beside, imag)), np.arctan2(imag, beside))
+
+
+@formula(np.expm1, rules=COMPLEX)
+def _expm1(z):
+    real, imag = z.real, z.imag
+    half = np.sin(imag * 0.5)
+    return _complex(np.expm1(real) * np.cos(imag) - half * half * 2, np.exp(real) * np.sin(imag))
+
+
+@formula(np.exp2, rules=COMPLEX)
+def _exp2(z):
+    return np.exp(_complex(z.real * math.log(2), z.imag * math.log(2)))
+
+
+@formula(np.rint, rules=COMPLEX)
+def _rint(z):
+    return _complex(np.rint(z.real), np.rint(z.imag))
+
+
+@formula(np.logical_not, rules=COMPLEX)
+def _logical_not(z):
+    return z == 0
+
+
+def _of_truths(ufunc):
+    return formula_rule(lambda x, y: ufunc(x.astype(bool), y.astype(bool)))
+
+
+COMPLEX |= {ufunc: _of_truths(ufunc) for ufunc in (np.logical_and, np.logical_or, np.logical_xor)}
+
+
+@formula(np.sign, rules=COMPLEX)
+def _sign(z):
+    """z / |z|; 0 for 0; the direction of an infinite part; NaN where there is none."""
+    parts = z.real, z.imag
+    size = np.hypot(*parts)
+    nowhere = np.isinf(parts[0]) & np.isinf(parts[1]) | np.isnan(size)
+    one = z.real.dtype.type(1)
+
+    def turned(part):
+        far = np.where(np.isinf(part), np.copysign(one, part), 0)
+        return np.where(nowhere, math.nan, np.where(np.isinf(size), far, np.where(size == 0, 0, part / size)))
+
+    return _complex(*map(turned, parts))
+
+
+@formula(np.power, np.float_power, rules=COMPLEX)
+def _power(base, exponent):
+    """As NumPy: 0 to a power that is not positive real is NaN, except 1 for the power 0."""
+    created = op("pow", base, exponent)
+    zero = (base.real == 0) & (base.imag == 0)
+    undefined = zero & ~((exponent.real >= 0) & (exponent.imag == 0))
+    return _complex(np.where(undefined, math.nan, created.real), np.where(undefined, math.nan, created.imag))
+
+
+def _ordered(compare, x, y):
+    """``compare(x, y)`` by the real parts, then by the imaginary parts."""
+    strict = {operator.le: operator.lt, operator.ge: operator.gt}.get(compare, compare)
+    known = ~(np.isnan(x.imag) | np.isnan(y.imag))
+    return strict(x.real, y.real) & known | (x.real == y.real) & compare(x.imag, y.imag)
+
+
+COMPLEX |= {
+    ufunc: formula_rule(functools.partial(_ordered, compare))
+    for ufunc, compare in COMPARE.values()
+    if compare not in (operator.eq, operator.ne)
+}
+
+
+def _extreme(compare, nan_wins: bool):
+    return formula_rule(lambda x, y: np.where(_ordered(compare, x, y) | np.isnan(x if nan_wins else y), x, y))
+
+
+COMPLEX[np.maximum], COMPLEX[np.minimum] = _extreme(operator.ge, True), _extreme(operator.le, True)
+COMPLEX[np.fmax], COMPLEX[np.fmin] = _extreme(operator.ge, False), _extreme(operator.le, False)

@@ -9,15 +9,14 @@ import numpy as np
 
 from mlirfuse.core.errors import ShapeError, TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import special
-from mlirfuse.frontend.numpy.broadcasting import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with_known
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
+from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.source import fail, unsupported
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value

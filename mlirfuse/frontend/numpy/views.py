@@ -1,15 +1,24 @@
-"""View steps: each reads a part or a rearrangement of an array, and writes it back."""
+"""View steps: each reads a part or a rearrangement of an array, and writes it back. Calls replay them on real arrays of
+NumPy, CuPy or torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+
+from mlirfuse.analysis import views as noop
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.ops import TABLE, map_sizes
 from mlirfuse.ir.sizes import Size
+from mlirfuse.runtime import arrays
+
+Strides = tuple[Size, ...]
 
 
 class Step:
@@ -29,71 +38,115 @@ class Step:
         """``base`` with the view replaced by ``new``."""
         return fail(ValueError, f"assignment destination is read-only: {self.read_only}") if self.read_only else new
 
+    def strides(self, t, shape: tuple[Size, ...], strides: Strides) -> Strides:
+        """The view's strides, from the array's."""
+        return strides
+
+    def on(self, array: Any, env: dict[str, int], leaf: Callable[[int], Any]) -> Any:
+        """The view of a real array; ``env``: the values of size symbols; ``leaf`` returns an index."""
+        return array.view(array.shape) if _is_torchs(array) else array.view()
+
+
+class OpStep(Step):
+    """A step by the op ``op``, whose attributes are the step's fields."""
+
+    op: ClassVar[str]
+
+    def attrs(self, t) -> dict[str, Any]:
+        """The op's attributes, with sizes simplified by what the trace knows."""
+        return map_sizes(TABLE[self.op].attr_types, vars(self), t.canonical)
+
+    def read(self, t, x: Value) -> Value:
+        return t.emit(self.op, x, **self.attrs(t))
+
+    def strides(self, t, shape, strides: Strides) -> Strides:
+        new = tuple(map(t.canonical, self.out(shape)))
+        return noop.view_strides(self.op, self.attrs(t), shape, strides, new) or sz.contiguous_strides(new)
+
+
+def viewed(array: Any, path: Iterable[Step], leaf: Callable[[int], Any], env: dict[str, int]) -> Any:
+    """The view of a real array after these steps. A copy for a negative step in torch, whose views cannot have one."""
+    for step in path:
+        array = step.on(array, env, leaf)
+    return array
+
+
+def _is_torchs(array: Any) -> bool:
+    return arrays.framework(array) == "torch"
+
+
+def _known(sizes: Iterable[Size], env: dict[str, int]) -> tuple[int, ...]:
+    return tuple(sz.substitute(n, env) for n in sizes)
+
 
 @dataclass(frozen=True)
-class Permute(Step):
+class Permute(OpStep):
+    op = "permute"
     dims: tuple[int, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
         return tuple(shape[d] for d in self.dims)
 
-    def read(self, t, x: Value) -> Value:
-        return t.emit("permute", x, dims=self.dims)
-
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("permute", new, dims=self.inverse().dims)
+
+    def on(self, array: Any, env, leaf) -> Any:
+        return array.permute(self.dims) if _is_torchs(array) else array.transpose(self.dims)
 
     def inverse(self) -> Permute:
         return Permute(tuple(sorted(range(len(self.dims)), key=self.dims.__getitem__)))
 
 
 @dataclass(frozen=True)
-class Reshape(Step):
+class Reshape(OpStep):
+    op = "reshape"
     shape: tuple[Size, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
         return self.shape
 
-    def read(self, t, x: Value) -> Value:
-        return t.emit("reshape", x, shape=tuple(map(t.canonical, self.shape)))
-
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("reshape", new, shape=t.shape(base))
 
+    def on(self, array: Any, env, leaf) -> Any:
+        return array.reshape(_known(self.shape, env))
+
 
 @dataclass(frozen=True)
-class ExpandDims(Step):
+class ExpandDims(OpStep):
+    op = "expand_dims"
     axes: tuple[int, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
-        out = list(shape)
-        for a in self.axes:
-            out.insert(a, 1)
-        return tuple(out)
-
-    def read(self, t, x: Value) -> Value:
-        return t.emit("expand_dims", x, axes=self.axes)
+        left = iter(shape)
+        return tuple(1 if k in self.axes else next(left) for k in range(len(shape) + len(self.axes)))
 
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("squeeze", new, axes=self.axes)
 
+    def on(self, array: Any, env, leaf) -> Any:
+        rank = array.ndim + len(self.axes)
+        return array[tuple(None if k in self.axes else slice(None) for k in range(rank))]
+
 
 @dataclass(frozen=True)
-class Squeeze(Step):
+class Squeeze(OpStep):
+    op = "squeeze"
     axes: tuple[int, ...]
 
     def out(self, shape) -> tuple[Size, ...]:
         return tuple(n for k, n in enumerate(shape) if k not in self.axes)
 
-    def read(self, t, x: Value) -> Value:
-        return t.emit("squeeze", x, axes=self.axes)
-
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("expand_dims", new, axes=self.axes)
 
+    def on(self, array: Any, env, leaf) -> Any:
+        return array.squeeze(self.axes)
+
 
 @dataclass(frozen=True)
-class Slice(Step):
+class Slice(OpStep):
+    op = "slice"
     start: tuple[Size, ...]
     size: tuple[Size, ...]
     step: tuple[int, ...]
@@ -101,29 +154,40 @@ class Slice(Step):
     def out(self, shape) -> tuple[Size, ...]:
         return self.size
 
-    def read(self, t, x: Value) -> Value:
-        start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
-        return t.emit("slice", x, start=start, size=size, step=self.step)
-
     def write(self, t, base: Value, new: Value) -> Value:
         if 0 in self.size:
             return base
         maker = new.op
         if maker is not None and maker.name in ("broadcast_in_dim", "full") and maker.operands[0].rank == 0:
             new = maker.operands[0]
-        start, size = (tuple(map(t.canonical, part)) for part in (self.start, self.size))
-        return t.emit("set_slice", base, new, start=start, size=size, step=self.step)
+        return t.emit("set_slice", base, new, **self.attrs(t))
+
+    def on(self, array: Any, env, leaf) -> Any:
+        given = list(zip(_known(self.start, env), _known(self.size, env), self.step))
+        back = [axis for axis, step in enumerate(self.step) if step < 0] if _is_torchs(array) else []
+        if back:
+            array = array.flip(back)
+            given = [(array.shape[k] - 1 - a, n, -by) if by < 0 else (a, n, by) for k, (a, n, by) in enumerate(given)]
+        ends = [start + size * step for start, size, step in given]
+        return array[tuple(slice(a, end if end >= 0 else None, by) for (a, _, by), end in zip(given, ends))]
 
 
 @dataclass(frozen=True)
 class At(Step):
-    """One index of an axis, known at run time; removes the axis."""
+    """One index of an axis, known at run time; removes the axis. ``index``: the value, or, to replay the step, the leaf
+    (between graph breaks, the slot) of the call that it is."""
 
     axis: int
-    index: Value
+    index: Any
 
     def out(self, shape) -> tuple[Size, ...]:
         return shape[: self.axis] + shape[self.axis + 1 :]
+
+    def strides(self, t, shape, strides: Strides) -> Strides:
+        return self.out(strides)
+
+    def on(self, array: Any, env, leaf) -> Any:
+        return array[(slice(None),) * self.axis + (int(leaf(self.index)), ...)]  # a 0-d view stays an array
 
     def read(self, t, x: Value) -> Value:
         return t.emit("take", x, self.index, axis=self.axis)
@@ -141,18 +205,18 @@ class At(Step):
 
 
 @dataclass(frozen=True)
-class Broadcast(Step):
-    """A broadcast."""
-
+class Broadcast(OpStep):
+    op = "broadcast_in_dim"
     shape: tuple[Size, ...]
+    dims: tuple[int, ...]
     read_only = "it is a broadcast view"
 
     def out(self, shape) -> tuple[Size, ...]:
         return self.shape
 
-    def read(self, t, x: Value) -> Value:
-        shape = tuple(map(t.canonical, self.shape))
-        return t.emit("broadcast_in_dim", x, shape=shape, dims=tuple(range(len(shape) - x.rank, len(shape))))
+    def on(self, array: Any, env, leaf) -> Any:
+        shape = _known(self.shape, env)
+        return array.expand(shape) if _is_torchs(array) else np.broadcast_to(array, shape)
 
 
 @dataclass(frozen=True)
@@ -166,6 +230,12 @@ class ReadOnly(Step):
 
     read_only = "NumPy gives a read-only view here"
 
+    def on(self, array: Any, env, leaf) -> Any:
+        array = super().on(array, env, leaf)
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+        return array
+
 
 @dataclass(frozen=True)
 class Diagonal(Step):
@@ -178,6 +248,12 @@ class Diagonal(Step):
 
     def out(self, shape) -> tuple[Size, ...]:
         return (*shape[:-2], self.length)
+
+    def strides(self, t, shape, strides: Strides) -> Strides:
+        return (*strides[:-2], strides[-2] + strides[-1])
+
+    def on(self, array: Any, env, leaf) -> Any:
+        return array.diagonal(self.column - self.row, -2, -1)
 
     def read(self, t, x: Value) -> Value:
         shape, length = t.shape(x), t.canonical(self.length)
@@ -203,3 +279,9 @@ class ComplexPart(Step):
     def write(self, t, base: Value, new: Value) -> Value:
         parts = (new, t.emit("imag", base)) if self.name == "real" else (t.emit("real", base), new)
         return t.emit("complex", *parts)
+
+    def strides(self, t, shape, strides: Strides) -> Strides:
+        return tuple(sz.mul(s, 2) for s in strides)
+
+    def on(self, array: Any, env, leaf) -> Any:
+        return getattr(array, self.name)

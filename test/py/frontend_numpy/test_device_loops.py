@@ -11,8 +11,7 @@ from test_graph_breaks_of_tensors import FRAMEWORKS, Framework, agree, framework
 
 import mlirfuse
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.device_loops.explanation import explanation
-from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram, NotSplit
+from mlirfuse.frontend.numpy.device_loops.program import DeviceLoopProgram, NotSplit, explanation
 
 torch = pytest.importorskip("torch")
 

@@ -156,3 +156,25 @@ def test_numpy_bools_decide_and_arrays_of_no_dimensions_show_as_arrays():
 
     for z in (np.array(4.0), np.array(3, np.int16), np.array(True)):
         assert mlirfuse.jit(shown)(z)[:3] == shown(z)[:3]
+
+
+def test_relative_imports_within_the_function():
+    scope = {"__name__": "numpy.program", "__package__": "numpy"}
+    exec("def f(x):\n    from . import pi\n    return x * pi", scope)
+    f = mlirfuse.jit(scope["f"], fallback=False)
+    np.testing.assert_array_equal(f(np.arange(3.0)), np.arange(3.0) * np.pi)
+
+
+def test_numpys_functions_that_are_traced_as_its_code_are_those_of_its_views():
+    x = np.arange(12.0).reshape(3, 4)
+    for program in (
+        lambda x: np.moveaxis(x, 0, 1),
+        lambda x: np.rollaxis(x, 1),
+        lambda x: np.flip(x, 1),
+        lambda x: np.split(x, 2, 1)[1],
+        lambda x: np.atleast_3d(x),
+        lambda x: np.diff(x, 0),
+    ):
+        result = mlirfuse.jit(program, fallback=False)(x)
+        np.testing.assert_array_equal(result, program(x))
+        assert np.may_share_memory(result, x) and result.strides == program(x).strides

@@ -6,15 +6,16 @@ import ast
 import copy
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.captures import spec_of
 from mlirfuse.frontend.numpy.device_loops.rewrite import PERHAPS, reads_values
-from mlirfuse.frontend.numpy.syntax import Scope, names_of, read_before_assigned, remade
+from mlirfuse.frontend.numpy.scope import spec_of
+from mlirfuse.frontend.numpy.syntax import Hoisting, Scope, names_of, read_before_assigned, remade
+from mlirfuse.frontend.numpy.syntax import at as located
 from mlirfuse.runtime import arrays
 
 _MANY = 32  # arrays in a list, from which building one array in NumPy costs less
@@ -140,13 +141,12 @@ def _moves(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and names(node.value) and all(names(target) for target in node.targets)
 
 
-class _HostParts(ast.NodeTransformer):
-    """Moves subexpressions that Python computes from host values alone, calls, attributes and list lookups, out of a
-    statement into ``before``."""
+class _HostParts(Hoisting):
+    """Moves out subexpressions that Python computes from host values alone: calls, attributes and list lookups."""
 
     def __init__(self, of_arrays: Callable[[ast.AST], bool], lists: set[str], local: set[str], name: Callable[[], str]):
-        self.of_arrays, self.lists, self.local, self.name = of_arrays, lists, local, name
-        self.before: list[ast.stmt] = []
+        super().__init__(name)
+        self.of_arrays, self.lists, self.local = of_arrays, lists, local
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, PERHAPS):
@@ -154,10 +154,7 @@ class _HostParts(ast.NodeTransformer):
         read = isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         computed = not isinstance(node, (ast.Slice, ast.Starred)) and self._computes(node) and not self.of_arrays(node)
         if read and (computed or self._found(node)):
-            name = self.name()
-            created = ast.Assign([ast.Name(name, ast.Store())], node)  # type: ignore[arg-type]
-            self.before.append(ast.fix_missing_locations(ast.copy_location(created, node)))
-            return ast.copy_location(ast.Name(name, ast.Load()), node)
+            return self.hoisted(node)  # type: ignore[arg-type]  # an expression
         if isinstance(node, ast.Call):  # the callee stays
             node.args = [self.visit(arg) for arg in node.args]  # type: ignore[misc]
             node.keywords = [self.visit(keyword) for keyword in node.keywords]  # type: ignore[misc]
@@ -186,40 +183,28 @@ class _HostParts(ast.NodeTransformer):
 
 @dataclass
 class _Step:
-    """Statements as a function from the variables ``reads`` to those of ``gives``."""
+    """Statements as a function from the variables ``reads`` to those of ``gives``. ``how``, of statements that run as
+    Python: by name, what they need of an array."""
 
     function: Callable[..., tuple]
     reads: list[str]
     gives: list[str]
+    how: dict[str, Callable[[Any], Any]] | None = None
 
     def run(self, env: dict[str, Any]) -> None:
         try:
             given = [env[name] for name in self.reads]
         except KeyError as error:
-            raise _unbound(error.args[0]) from None
-        self.keep(env, self.function(*given))
-
-    def keep(self, env: dict[str, Any], created: Sequence) -> None:
+            name = error.args[0]
+            message = f"cannot access local variable '{name}' where it is not associated with a value"
+            raise UnboundLocalError(message) from None
+        if self.how is None:
+            created: Sequence = self.function(*given)
+        else:
+            known: dict[int, Any] = {}
+            given = [self.how[name](value) for name, value in zip(self.reads, given)]
+            created = [_owned(value, lambda: _like(env), known) for value in self.function(*given)]
         env.update(zip(self.gives, created))
-
-
-@dataclass
-class _OnHost(_Step):
-    """Statements that run as Python. ``how``: by name, what they need of an array."""
-
-    how: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
-
-    def run(self, env: dict[str, Any]) -> None:
-        try:
-            given = [self.how[name](env[name]) if name in self.how else env[name] for name in self.reads]
-        except KeyError as error:
-            raise _unbound(error.args[0]) from None
-        known: dict[int, Any] = {}
-        self.keep(env, [_owned(value, lambda: _like(env), known) for value in self.function(*given)])
-
-
-def _unbound(name: str) -> UnboundLocalError:
-    return UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
 
 
 def _like(env: dict[str, Any]) -> Any:
@@ -407,12 +392,8 @@ class Region:
                     raise NotSplit(f"'{name}', which is not a number, array or constant")
                 if found in _ARRAYS:
                     return True
-            else:
-                try:
-                    if _on_device(self.scope(name)):
-                        return True
-                except LookupError:
-                    pass
+            elif _on_device(self.scope.get(name)):
+                return True
         return False
 
     def on_host(self, statement: ast.stmt, kinds: dict[str, Any]) -> _Step:
@@ -425,7 +406,7 @@ class Region:
         how: dict[str, Callable[[Any], Any]] = {
             name: _shape_of if uses.get(name) == {"shape"} else to_host for name in reads
         }
-        return _OnHost(function, reads, gives, how)
+        return _Step(function, reads, gives, how)
 
     def stores_in_list(self, node: ast.stmt, kinds: dict[str, Any]) -> bool:
         """Whether a statement stores into a list element or an object's attribute."""
@@ -441,19 +422,11 @@ class Region:
         if isinstance(function, ast.Name):
             if function.id in _TAKE_LISTS:
                 return True
-            try:
-                return getattr(self.scope(function.id), "__module__", "").split(".")[0] == "numpy"
-            except LookupError:
-                return False
+            return (getattr(self.scope.get(function.id), "__module__", None) or "").split(".")[0] == "numpy"
         while isinstance(function, ast.Attribute):
             function = function.value
-        return isinstance(function, ast.Name) and function.id not in self.local and self._is_numpy(function.id)
-
-    def _is_numpy(self, name: str) -> bool:
-        try:
-            return self.scope(name) is np
-        except LookupError:
-            return False
+        name = function.id if isinstance(function, ast.Name) else ""
+        return name not in self.local and self.scope.get(name) is np
 
     def _finds(self, node: ast.stmt, kinds: dict[str, Any]) -> bool:
         """Whether a statement names a list's element."""
@@ -465,11 +438,8 @@ class Region:
     def function(self, body: list[ast.stmt], reads: list[str], gives: list[str], fixed: dict[str, Any]) -> Callable:
         """The statements compiled to a Python function from ``reads`` to ``gives``."""
         result = ast.Tuple([ast.Name(name, ast.Load()) for name in gives], ast.Load())
-        end = ast.fix_missing_locations(ast.copy_location(ast.Return(result), body[-1]))
         spec = ast.arguments([], [ast.arg(name) for name in reads], None, [], [], None, [])
-        for arg in spec.args:
-            ast.copy_location(arg, body[0])
-        created = remade(self.fn, self.fn.__name__, spec, [*body, end], fixed)
+        created = remade(self.fn, self.fn.__name__, spec, [*body, located(body[-1], ast.Return(result))], fixed)
         created.__defaults__, created.__kwdefaults__ = None, None
         return created
 
@@ -483,5 +453,4 @@ def _rebinding(node: ast.stmt, kinds: dict[str, Any], assigned: set[str]) -> ast
         return node
     if kinds.get(name) in ("list", "long list"):
         raise NotSplit(f"the list '{name}' is extended in place")
-    sum_ = ast.BinOp(ast.Name(name, ast.Load()), node.op, node.value)
-    return ast.fix_missing_locations(ast.copy_location(ast.Assign([node.target], sum_), node))
+    return located(node, ast.Assign([node.target], ast.BinOp(ast.Name(name, ast.Load()), node.op, node.value)))

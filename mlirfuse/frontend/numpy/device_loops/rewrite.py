@@ -16,17 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from mlirfuse.frontend.numpy.syntax import (
-    NotOutlinable,
-    appended,
-    at,
-    looks_at_variables,
-    names_of,
-    parsed,
-    place,
-    read_before_assigned,
-    remade,
-)
+from mlirfuse.frontend.numpy import syntax
 
 REGIONS, TRUTH, ITERATED = "mlirfuse_regions", "mlirfuse_truth", "mlirfuse_iterated"
 _STRAIGHT = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Pass)
@@ -45,16 +35,16 @@ def rewritten(
     """``fn`` with each region replaced by a call of ``region(statements, names, variables)``, created once: it takes
     the variables and returns the values of those names, which later code reads. ``helpers``: the functions of truth and
     iteration. Raises NotOutlinable."""
-    definition = parsed(fn)
-    if looks_at_variables(definition):
-        raise NotOutlinable("a function that reads locals() or its frame")
+    definition = syntax.parsed(fn)
+    if syntax.looks_at_variables(definition):
+        raise syntax.NotOutlinable("a function that reads locals() or its frame")
     for found in ast.walk(definition):
         if found is not definition and isinstance(found, _NEVER):
-            raise NotOutlinable(f"a {type(found).__name__} in a function with loops")
+            raise syntax.NotOutlinable(f"a {type(found).__name__} in a function with loops")
         if isinstance(found, (ast.For, ast.While)) and found.orelse:
-            raise NotOutlinable("a loop with an else")
+            raise syntax.NotOutlinable("a loop with an else")
     if not any(isinstance(found, (ast.For, ast.While)) for found in ast.walk(definition)):
-        raise NotOutlinable("no loops")
+        raise syntax.NotOutlinable("no loops")
     local = set(fn.__code__.co_varnames) | set(fn.__code__.co_cellvars)
     rewriter = _Rewriter(local)
     body = rewriter.block(definition.body)
@@ -62,7 +52,7 @@ def rewritten(
     for names, call in zip(wanted, rewriter.calls):
         _assign(call, names)
     created = [region(run, names, rewriter.local) for run, names in zip(rewriter.runs, wanted)]
-    return remade(fn, definition.name, definition.args, body, {REGIONS: created, **helpers})
+    return syntax.remade(fn, definition.name, definition.args, body, {REGIONS: created, **helpers})
 
 
 class _Rewriter:
@@ -96,39 +86,39 @@ class _Rewriter:
         elif isinstance(node, ast.If):
             test = self._condition(node.test, run, out)
             self._end(run, out)
-            out.append(at(node, ast.If(test, self.block(node.body), self.block(node.orelse))))
+            out.append(syntax.at(node, ast.If(test, self.block(node.body), self.block(node.orelse))))
         elif isinstance(node, ast.While):
             self._end(run, out)
             inside: list[ast.stmt] = []
             head: list[ast.stmt] = []
             test = self._condition(node.test, head, inside)
             self._end(head, inside)
-            inside.append(at(node, ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])))
+            inside.append(syntax.at(node, ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])))
             always = ast.Constant(True)
-            out.append(at(node, ast.While(always, inside + self.block(node.body), [])))
+            out.append(syntax.at(node, ast.While(always, inside + self.block(node.body), [])))
         elif isinstance(node, ast.For):
             values = self._iterated(node.iter, run)
             self._end(run, out)
-            out.append(at(node, ast.For(node.target, values, self.block(node.body), [])))
+            out.append(syntax.at(node, ast.For(node.target, values, self.block(node.body), [])))
         elif isinstance(node, ast.Return):
             if node.value is not None and not _only_names(node.value):
-                node = at(node, ast.Return(self._value(node.value, run)))
+                node = syntax.at(node, ast.Return(self._value(node.value, run)))
             self._end(run, out)
             out.append(node)
         elif isinstance(node, ast.Assert):
             test = self._condition(node.test, run, out)
             self._end(run, out)
-            out.append(at(node, ast.Assert(test, node.msg)))
+            out.append(syntax.at(node, ast.Assert(test, node.msg)))
         elif isinstance(node, _AS_THEY_ARE):
             self._end(run, out)
             out.append(node)
         else:
-            raise NotOutlinable(f"a {type(node).__name__} in a function with loops")
+            raise syntax.NotOutlinable(f"a {type(node).__name__} in a function with loops")
 
     def _end(self, run: list[ast.stmt], out: list[ast.stmt]) -> None:
         if run:
             call: Any = ast.parse(f"() = {REGIONS}[{len(self.runs)}](locals())").body[0]
-            place([call], run[0])
+            syntax.place([call], run[0])
             self.runs.append(list(run))
             self.calls.append(call)
             out.append(call)
@@ -143,8 +133,8 @@ class _Rewriter:
     def _value(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
         """The expression's value, computed at the end of the region."""
         name = self._temporary()
-        run += self._apart(at(expression, ast.Assign([ast.Name(name, ast.Store())], expression)))
-        return at(expression, ast.Name(name, ast.Load()))
+        run += self._apart(syntax.assignment(name, expression))
+        return syntax.at(expression, ast.Name(name, ast.Load()))
 
     def _iterated(self, expression: ast.expr, run: list[ast.stmt]) -> ast.expr:
         """A loop's iterable; those within zip and enumerate are converted one by one."""
@@ -166,25 +156,25 @@ class _Rewriter:
             inside: list[ast.stmt] = []
             found = self._condition(value, part, inside)
             self._end(part, inside)
-            inside.append(at(value, ast.Assign([ast.Name(name, ast.Store())], found)))
+            inside.append(syntax.assignment(name, found))
             into += inside
             if k < len(test.values) - 1:
                 known: ast.expr = ast.Name(name, ast.Load())
                 goes_on = known if isinstance(test.op, ast.And) else ast.UnaryOp(ast.Not(), known)
                 further: list[ast.stmt] = []
-                into.append(at(value, ast.If(goes_on, further, [])))
+                into.append(syntax.at(value, ast.If(goes_on, further, [])))
                 into = further
-        return at(test, ast.Name(name, ast.Load()))
+        return syntax.at(test, ast.Name(name, ast.Load()))
 
     def _append(self, node: ast.stmt, run: list[ast.stmt]) -> ast.stmt | None:
         """``name.append(value)`` as Python, its value computed in the region before."""
-        name = appended(node) if isinstance(node, ast.Expr) else None
+        name = syntax.appended(node) if isinstance(node, ast.Expr) else None
         if name is None or name.id not in self.local:
             return None
         assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         call = copy.copy(node.value)
         call.args = [call.args[0] if _only_names(call.args[0]) else self._value(call.args[0], run)]
-        return at(node, ast.Expr(call))
+        return syntax.at(node, ast.Expr(call))
 
     def _apart(self, node: ast.stmt) -> list[ast.stmt]:
         """The statement, with values that float, int … convert to Python numbers computed in statements before it, and
@@ -193,35 +183,24 @@ class _Rewriter:
         stored = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], parts)
         if isinstance(node, ast.Assign) and stored and not _only_names(node.value):
             name = self._temporary()
-            first = at(node, ast.Assign([ast.Name(name, ast.Store())], node.value))
-            store = at(node, ast.Assign(node.targets, ast.Name(name, ast.Load())))
-            return [*self._apart(first), *self._apart(store)]
+            store = syntax.at(node, ast.Assign(node.targets, ast.Name(name, ast.Load())))
+            return [*self._apart(syntax.assignment(name, node.value)), *self._apart(store)]
         taken = _Numbers(self._temporary)
         created: Any = taken.visit(copy.deepcopy(node))
         return [*taken.before, created]
 
 
-class _Numbers(ast.NodeTransformer):
+class _Numbers(syntax.Hoisting):
     """Moves the arguments of float, int … out of an expression, except where they may not be evaluated."""
-
-    def __init__(self, name: Callable[[], str]):
-        self.name = name
-        self.before: list[ast.stmt] = []
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, PERHAPS):
             return node
         self.generic_visit(node)
         if isinstance(node, ast.Call) and reads_values(node):
-            node.args = [self._taken(arg) for arg in node.args]
+            stay = (ast.Name, ast.Constant, ast.Starred, ast.JoinedStr)
+            node.args = [arg if isinstance(arg, stay) else self.hoisted(arg) for arg in node.args]
         return node
-
-    def _taken(self, arg: ast.expr) -> ast.expr:
-        if isinstance(arg, (ast.Name, ast.Constant, ast.Starred, ast.JoinedStr)):
-            return arg
-        name = self.name()
-        self.before.append(at(arg, ast.Assign([ast.Name(name, ast.Store())], arg)))
-        return at(arg, ast.Name(name, ast.Load()))
 
 
 def reads_values(node: ast.Call) -> bool:
@@ -235,7 +214,7 @@ def _only_names(node: ast.expr) -> bool:
 
 
 def _call(helper: str, value: ast.expr) -> ast.Call:
-    return at(value, ast.Call(ast.Name(helper, ast.Load()), [value], []))
+    return syntax.at(value, ast.Call(ast.Name(helper, ast.Load()), [value], []))
 
 
 def _assign(call: ast.Assign, names: list[str]) -> None:
@@ -249,15 +228,15 @@ def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]
     iteration."""
     readers: dict[str, set[int | None]] = {}
     for k, run in enumerate(runs):
-        for name in names_of(run, ast.Load):
+        for name in syntax.names_of(run, ast.Load):
             readers.setdefault(name, set()).add(k)
-    for name in names_of(body, ast.Load):
+    for name in syntax.names_of(body, ast.Load):
         readers.setdefault(name, set()).add(None)
     return [
         [
             name
-            for name in names_of(run, ast.Store)
-            if readers.get(name, set()) - {k} or name in read_before_assigned(run)
+            for name in syntax.names_of(run, ast.Store)
+            if readers.get(name, set()) - {k} or name in syntax.read_before_assigned(run)
         ]
         for k, run in enumerate(runs)
     ]

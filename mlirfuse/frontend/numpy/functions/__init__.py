@@ -9,5 +9,7 @@ traced arrays their operators and methods.
 """
 
 # ruff: noqa: F401
-from mlirfuse.frontend.numpy import complex_rules, operators, protocols, torch_functions, ufunc_rules
-from mlirfuse.frontend.numpy.functions import comparing, differences, methods, nan_reductions, norms, padding, types_of
+from mlirfuse.frontend.numpy import indexing, operators, protocols, ufunc_rules
+from mlirfuse.frontend.numpy.functions import composed, linear_algebra, queries, scans
+
+from mlirfuse.frontend.numpy.functions import methods  # isort: skip  (of the functions above)

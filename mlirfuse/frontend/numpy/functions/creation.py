@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.axes import shape_of, size_of
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
+from mlirfuse.frontend.numpy.shapes import shape_of, size_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.stored import elements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import ExpandDims
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Value
 
 
 @creates(np.full)
@@ -68,22 +69,22 @@ def _check_known_order(prototype: TracedArray, created: TracedArray) -> None:
         fail(UnsupportedError, "the order of an array like one with an axis of extent 1: pass order='C'")
 
 
-@creates(np.zeros_like)
-@implements(np.zeros_like)
-def zeros_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    return _like(a, 0, dtype, shape, order)
+def _filled_with(name: str, fill: int) -> None:
+    """Registers ``np.{name}`` and ``np.{name}_like``."""
+
+    @creates(getattr(np, name))
+    def create(shape, dtype=float, order="C", *, device=None, like=None):
+        return full(shape, fill, dtype, order)
+
+    def create_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
+        return _like(a, fill, dtype, shape, order)
+
+    create.__name__, create.__doc__ = name, f"As np.{name}; the shape may hold extents of traced arrays."
+    implements(getattr(np, f"{name}_like"))(creates(getattr(np, f"{name}_like"))(create_like))
 
 
-@creates(np.ones_like)
-@implements(np.ones_like)
-def ones_like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    return _like(a, 1, dtype, shape, order)
-
-
-@creates(np.empty_like)
-@implements(np.empty_like)
-def empty_like(prototype, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    return _like(prototype, 0, dtype, shape, order)
+for _name, _fill in (("zeros", 0), ("ones", 1), ("empty", 0)):
+    _filled_with(_name, _fill)
 
 
 @creates(np.full_like)
@@ -92,24 +93,6 @@ def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, d
     dtype = as_traced(a).dtype if dtype is None else dtype
     fill = as_traced(fill_value, dtype) if isinstance(fill_value, TracedArray) else fill_value
     return _like(a, fill, dtype, shape, order)
-
-
-@creates(np.zeros)
-def zeros(shape, dtype=float, order="C", *, device=None, like=None):
-    """An array of zeros; the shape may hold extents of traced arrays."""
-    return full(shape, 0, dtype, order)
-
-
-@creates(np.ones)
-def ones(shape, dtype=float, order="C", *, device=None, like=None):
-    """An array of ones; the shape may hold extents of traced arrays."""
-    return full(shape, 1, dtype, order)
-
-
-@creates(np.empty)
-def empty(shape, dtype=float, order="C", *, device=None, like=None):
-    """An array of unspecified contents, here zeros."""
-    return full(shape, 0, dtype, order)
 
 
 @creates(np.arange)
@@ -168,13 +151,28 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
 @creates(np.eye)
 def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     """Ones on the k-th diagonal, else zeros."""
+    return _by_diagonal("eq", N, M, k, dtype, order)
+
+
+@creates(np.tri)
+def tri(N, M=None, k=0, dtype=float, *, like=None):
+    """Ones on and below the k-th diagonal, else zeros."""
+    return _by_diagonal("le", N, M, k, dtype, "C")
+
+
+def _by_diagonal(op: str, N, M, k, dtype, order) -> TracedArray:
     t = trace_of(N, M, k)
     n = t.extent(size_of(t, N))
     m = n if M is None else t.extent(size_of(t, M))
+    on = compared_with_diagonal(t, op, n, m, k)
+    return TracedArray(t, forced(t, t.builder.cast(on, dtype_of(dtype)), checked_order(order)))
+
+
+def compared_with_diagonal(t, op: str, n: sz.Size, m: sz.Size, k) -> Value:
+    """Whether the column of each element of an n×m matrix compares so with its row's on the k-th diagonal."""
     row = t.emit("iota", shape=(n, 1), axis=0, dtype=dt.i64)
     column = t.emit("iota", shape=(1, m), axis=1, dtype=dt.i64)
-    on = t.emit("eq", column, t.emit("add", row, value_of(t, operand(t, k), dt.i64)))
-    return TracedArray(t, forced(t, t.builder.cast(on, dtype_of(dtype)), checked_order(order)))
+    return t.emit(op, column, t.emit("add", row, value_of(t, operand(t, k), dt.i64)))
 
 
 @creates(np.identity)
@@ -183,13 +181,7 @@ def identity(n, dtype=float, *, like=None):
     return eye(n, dtype=dtype)
 
 
-@creates(np.tri)
-def tri(N, M=None, k=0, dtype=float, *, like=None):
-    """Ones on and below the k-th diagonal, else zeros."""
-    return np.tril(ones((N, N if M is None else M), dtype), k)
-
-
-@creates(np.asarray)
+@creates(np.asarray, np.asanyarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
     x = _as_0d_array(as_traced(elements(a, dtype), dtype))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
-from mlirfuse.frontend.numpy.broadcasting import aligned
-from mlirfuse.frontend.numpy.functions.creation import zeros_like
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
-from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
+from mlirfuse.frontend.numpy.operands import asarray, fresh, inexact, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.shapes import aligned
 from mlirfuse.frontend.numpy.source import fail, unsupported
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import LeafScalar, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray, TracedScalar
+from mlirfuse.frontend.numpy.ufunc_rules import op
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, check_cast, into_out, loop_of, store
 from mlirfuse.frontend.numpy.views import ComplexPart, ReadOnly
 from mlirfuse.ir import dtypes as dt
@@ -99,7 +99,7 @@ def round(a, decimals=0, out=None):
         return into_out(wrap(t, forced(t, fresh(t, half.value), "A", strides_of_array(t, x))), out, "round", True)
     if decimals == 0:
         return into_out(call_ufunc(np.rint, (x,)), out, "round", True)
-    if iscomplexobj(x):  # NumPy scales and rounds the real and imaginary parts separately
+    if x._value.dtype.kind == "c":  # NumPy scales and rounds the real and imaginary parts separately
         parts = [round(part, decimals).value for part in (real(x), imag(x))]
         created = forced(t, t.emit("complex", *parts), "K", strides_of_array(t, x))
         return into_out(wrap(t, created), out, "round", True)
@@ -111,29 +111,22 @@ def round(a, decimals=0, out=None):
 
 @implements(np.fix)
 def fix(x, out=None):
-    return into_out(call_ufunc(np.trunc, (x,)), out, "fix", True)
+    return np.trunc(x, out=out)
 
 
 def isnan_(x):
     return call_ufunc(np.isnan, (x,))
 
 
-@implements(np.isposinf)
-def isposinf(x, out=None):
-    x = asarray(x)
-    return into_out(wrap(x._trace, x._trace.emit("isposinf", x.value)), out, "isposinf", True)
+def _of_row(name: str):
+    @implements(getattr(np, name))
+    def of_row(x, out=None):
+        return into_out(op(name, asarray(x)), out, name, True)
+
+    return of_row
 
 
-@implements(np.isneginf)
-def isneginf(x, out=None):
-    x = asarray(x)
-    return into_out(wrap(x._trace, x._trace.emit("isneginf", x.value)), out, "isneginf", True)
-
-
-@implements(np.isreal)
-def isreal(x):
-    x = asarray(x)
-    return wrap(x._trace, x._trace.emit("isreal", x.value))
+isposinf, isneginf, isreal = map(_of_row, ("isposinf", "isneginf", "isreal"))
 
 
 def _part(x, name: str):
@@ -141,44 +134,22 @@ def _part(x, name: str):
     if isinstance(x, TracedScalar):
         kind = float if x._weak is complex else None
         return TracedScalar(x._trace, x._trace.emit(name, x.value), kind, lambda: getattr(x.concrete(), name))
-    return wrap(x._trace, x._trace.emit(name, x.value)) if x._scalar else x.step(ComplexPart(name))
+    return op(name, x) if x._scalar else x.step(ComplexPart(name))
 
 
 @implements(np.real)
 def real(val):
     x = asarray(val)
-    return _part(x, "real") if iscomplexobj(x) else x
+    return _part(x, "real") if x._value.dtype.kind == "c" else x
 
 
 @implements(np.imag)
 def imag(val):
     x = asarray(val)
-    if iscomplexobj(x):
+    if x._value.dtype.kind == "c":
         return _part(x, "imag")
-    zeros = zeros_like(x, order="A")
+    zeros: Any = np.zeros_like(x, order="A")
     return wrap(x._trace, zeros.value) if x._scalar else zeros.step(ReadOnly())
-
-
-@implements(np.iscomplexobj)
-def iscomplexobj(x):
-    return asarray(x)._value.dtype.kind == "c"
-
-
-@implements(np.iscomplex)
-def iscomplex(x):
-    return call_ufunc(np.logical_not, (isreal(x),))
-
-
-@implements(np.angle)
-def angle(z, deg=False):
-    x = asarray(z)
-    result = call_ufunc(np.arctan2, (imag(x), real(x)) if iscomplexobj(x) else (0, x))
-    return result * result.dtype.type(180 / np.pi) if deg else result
-
-
-@implements(np.isrealobj)
-def isrealobj(x):
-    return not iscomplexobj(x)
 
 
 @implements(np.nan_to_num)
@@ -188,7 +159,7 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
         traced = isinstance(new, TracedScalar) and new._value.dtype.kind != "c"
         if new is not None and not traced and not isinstance(new, (int, float, np.integer, np.floating)):
             unsupported("np.nan_to_num by other than real numbers", "give numbers")
-    if iscomplexobj(x):
+    if x._value.dtype.kind == "c":
         parts = [nan_to_num(part, True, nan, posinf, neginf).value for part in (real(x), imag(x))]
         created = x._trace.emit("complex", *parts)
         if not copy:
@@ -209,8 +180,7 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
 
 @implements(np.sinc)
 def sinc(x):
-    x = asarray(x)
-    x = x if x._value.dtype.is_inexact else asarray(x, np.float64)
+    x = inexact(x)
     y = np.pi * x
     return chosen(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
 

@@ -6,22 +6,17 @@ import operator
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.functions.diagonals import diagonal, trace
-from mlirfuse.frontend.numpy.functions.elementwise import clip, copy, imag, real, round
-from mlirfuse.frontend.numpy.functions.indexing import take
-from mlirfuse.frontend.numpy.functions.products import dot
-from mlirfuse.frontend.numpy.functions.rearranging import repeat
-from mlirfuse.frontend.numpy.functions.reductions import all_, any_, argmax, argmin, max, mean, min, prod, std, sum, var
-from mlirfuse.frontend.numpy.functions.scans import argsort, cumprod, cumsum, sort
-from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, squeeze, swapaxes, transpose
+from mlirfuse.frontend.numpy.functions.elementwise import copy, imag, real
+from mlirfuse.frontend.numpy.functions.scans import sort
+from mlirfuse.frontend.numpy.functions.shaping import matrix_transpose, ravel, reshape, transpose
 from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, or_called
 from mlirfuse.frontend.numpy.indexing import fill, getitem, setitem
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.promotion import dtype_of
+from mlirfuse.frontend.numpy.registry import HANDLED
 from mlirfuse.frontend.numpy.source import fail, unsupported
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import TracedScalar
+from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
 
@@ -89,31 +84,22 @@ def _or_called(name: str, ours):
     return method
 
 
-def _getitem(self, key):
-    return or_called(getitem, operator.getitem, (self, key), {})
-
-
-def _setitem(self, key, value):
-    or_called(setitem, operator.setitem, (self, key, value), {})
-
-
-_METHODS = (
-    sum, prod, max, min, any_, all_, mean, var, std, argmax, argmin, clip, round, ravel, squeeze, swapaxes, dot, repeat,
-    diagonal, trace, cumsum, cumprod, argsort, take, _reshape, _transpose, _astype, _copy, _flatten, _sort, _view,
-)  # fmt: skip
-for _function in _METHODS:
-    _name = _function.__name__.strip("_")
-    setattr(TracedArray, _name, _or_called(_name, _function))
+for _name in dir(np.ndarray):  # methods like the functions of their names
+    _function = HANDLED.get(getattr(np, _name, None))
+    if _function is not None and callable(getattr(np.ndarray, _name)):
+        setattr(TracedArray, _name, _or_called(_name, _function))
+for _own in (_reshape, _transpose, _astype, _copy, _flatten, _sort, _view):
+    setattr(TracedArray, _own.__name__[1:], _or_called(_own.__name__[1:], _own))
 for _name, _attribute in {
-    "T": property(lambda self: transpose(self)),
-    "mT": property(lambda self: matrix_transpose(self)),
+    "T": property(transpose),
+    "mT": property(matrix_transpose),
     "real": property(real, _set_part("real")),
     "imag": property(imag, _set_part("imag")),
     "conj": _conjugate,
     "conjugate": _conjugate,
     "fill": fill,
-    "__getitem__": _getitem,
-    "__setitem__": _setitem,
+    "__getitem__": lambda self, key: or_called(getitem, operator.getitem, (self, key), {}),
+    "__setitem__": lambda self, key, value: or_called(setitem, operator.setitem, (self, key, value), {}),
     "__copy__": lambda self: self if self._scalar else copy(self),
     "__deepcopy__": lambda self, memo: self.__copy__(),
 }.items():

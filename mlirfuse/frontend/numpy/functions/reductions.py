@@ -1,4 +1,4 @@
-"""Reductions over axes."""
+"""Reductions over axes, also those that ignore NaN."""
 
 from __future__ import annotations
 
@@ -8,33 +8,45 @@ import operator
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.axes import axes_of, reduced_axes
-from mlirfuse.frontend.numpy.broadcasting import aligned
-from mlirfuse.frontend.numpy.functions.arguments import refuse
 from mlirfuse.frontend.numpy.functions.creation import full, full_like
+from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, concrete, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.source import fail, unsupported
+from mlirfuse.frontend.numpy.shapes import aligned, axes_of, reduced_axes
+from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
 from mlirfuse.frontend.numpy.stored import ELEMENT, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.ops import TABLE
 from mlirfuse.runtime import extern_ops
 
 _NO_UFUNCS = {"mean", "var", "std"}  # which reject an axis argument for 0-d arrays
 
 
 def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None, **attrs) -> TracedArray:
+    """A reduction by the op ``row`` in the dtype ``to``; by a call of NumPy for complex numbers that the op does not
+    take."""
     t = x._trace
     axes = axes_of(axis, x.ndim) if row in _NO_UFUNCS else reduced_axes(axis, x.ndim)
     keepdims = False if keepdims is np._NoValue else bool(keepdims)
     value = value_of(t, x, to or x._value.dtype)
-    return wrap(t, t.emit(row, value, axes=axes, keepdims=keepdims, **attrs))
+    if value.dtype.kind != "c" or "c" in TABLE[row].takes:
+        return wrap(t, t.emit(row, value, axes=axes, keepdims=keepdims, **attrs))
+    over = axes if axes is None or len(axes) != 1 else axes[0]
+    call = extern_ops.by_numpy(functools.partial(getattr(np, row), axis=over, keepdims=keepdims))
+    shape = _kept(t.shape(value), axes, keepdims)
+    dtype = dt.i64 if row in ("argmax", "argmin") else value.dtype
+    found = t.emit("call", value, callee=f"np.{row}", dtypes=(dtype,), shapes=(shape,), function=call)
+    strides = strides_of_array(t, x)
+    if strides is not None:
+        t.strides[found] = reduced(t, t.shape(value), strides, axes, keepdims, shape)
+    return wrap(t, found)
 
 
 def _kept(shape, axes, keepdims) -> tuple:
@@ -52,22 +64,6 @@ def _count(x, axis) -> sz.Size:
 def _is_empty(x, axes) -> bool:
     """Whether a reduction over these axes combines nothing."""
     return any(n == 0 for k, n in enumerate(x._trace.shape(x._value)) if axes is None or k in axes)
-
-
-def _by_library(name: str, x, axis, keepdims, to: DType) -> TracedArray:
-    """A reduction by a call of NumPy, where no kernel can compute it: products and extrema of complex numbers."""
-    t = x._trace
-    axes = reduced_axes(axis, x.ndim)
-    keepdims = False if keepdims is np._NoValue else bool(keepdims)
-    value = value_of(t, x, to) if to.kind == "c" else x.value
-    over = axes if axes is None or len(axes) != 1 else axes[0]
-    call = extern_ops.by_numpy(functools.partial(getattr(np, name), axis=over, keepdims=keepdims))
-    shape = _kept(t.shape(value), axes, keepdims)
-    found = t.emit("call", value, callee=f"np.{name}", dtypes=(to,), shapes=(shape,), function=call)
-    strides = strides_of_array(t, x)
-    if strides is not None:
-        t.strides[found] = reduced(t, t.shape(value), strides, axes, keepdims, shape)
-    return wrap(t, found)
 
 
 def accumulation_type(x, dtype, out=None) -> DType:
@@ -105,24 +101,19 @@ def _as_element(initial, to: DType):
     return asarray(found, to.numpy) if isinstance(found, TracedArray) else found
 
 
-@implements(np.sum)
-def sum(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
-    x = asarray(a)
-    to = accumulation_type(x, dtype, out)
-    result = reduce_axes(_selected(x, where, 0, to), "any" if to is dt.bool_ else "sum", axis, keepdims, to)
-    return into_out(_with_initial(result, initial, np.add), out, "sum")
+def _accumulation(name: str, ufunc, of_bools: str):
+    @implements(getattr(np, name))
+    def accumulation(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+        x = asarray(a)
+        to = accumulation_type(x, dtype, out)
+        x = _selected(x, where, ufunc.identity, to)
+        result = reduce_axes(x, of_bools if to is dt.bool_ else name, axis, keepdims, to)
+        return into_out(_with_initial(result, initial, ufunc), out, name)
+
+    return accumulation
 
 
-@implements(np.prod)
-def prod(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
-    x = asarray(a)
-    to = accumulation_type(x, dtype, out)
-    x = _selected(x, where, 1, to)
-    if to.kind == "c":
-        result = _by_library("prod", x, axis, keepdims, to)
-    else:
-        result = reduce_axes(x, "all" if to is dt.bool_ else "prod", axis, keepdims, to)
-    return into_out(_with_initial(result, initial, np.multiply), out, "prod")
+sum, prod = _accumulation("sum", np.add, "any"), _accumulation("prod", np.multiply, "all")
 
 
 def _extreme(name: str, ufunc):
@@ -142,13 +133,9 @@ def _extreme(name: str, ufunc):
             fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
         if initial is not np._NoValue and _is_empty(x, None):
             return into_out(full(_kept(x.shape, axes, keepdims), initial, x.dtype), out, name)
-        if x._value.dtype.kind == "c":
-            result = _by_library(name, x, axis, keepdims, x._value.dtype)
-        else:
-            result = reduce_axes(x, name, axis, keepdims)
+        result = reduce_axes(x, name, axis, keepdims)
         return into_out(_with_initial(result, initial, ufunc), out, name)
 
-    extreme.__name__ = name
     return extreme
 
 
@@ -167,7 +154,6 @@ def _logical(name: str, neutral: int):
         x = _truth(a)
         return into_out(reduce_axes(_selected(x, where, neutral, x._value.dtype), name, axis, keepdims), out, name)
 
-    reduction.__name__ = name
     return reduction
 
 
@@ -210,6 +196,11 @@ def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     return into_out(result, out, "mean")
 
 
+def squared(x) -> TracedArray:
+    """|x|², elementwise."""
+    return x.real * x.real + x.imag * x.imag if x._value.dtype.kind == "c" else x * x
+
+
 def _variance(row: str):
     @implements(getattr(np, row))
     def variance(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue,
@@ -221,13 +212,11 @@ def _variance(row: str):
         ddof = concrete(ddof if correction is np._NoValue else correction)
         if x._value.dtype.kind != "c":
             return into_out(reduce_axes(x, row, axis, keepdims, float_type(x, dtype), correction=ddof), out, row)
-        deviation = x - np.mean(x, axis, dtype, keepdims=True)
-        squares = deviation.real * deviation.real + deviation.imag * deviation.imag
+        squares = squared(x - np.mean(x, axis, dtype, keepdims=True))
         left = call_ufunc(np.maximum, (x._trace.sym(_count(x, axis)) - ddof, 0))
         result = sum(squares, axis, keepdims=keepdims) / asarray(left, squares.dtype)
         return into_out(call_ufunc(np.sqrt, (result,)) if row == "std" else result, out, row)
 
-    variance.__name__ = row
     return variance
 
 
@@ -242,11 +231,8 @@ def _argument(row: str):
         if _is_empty(x, reduced_axes(axis, x.ndim)):
             fail(ValueError, f"attempt to get {row} of an empty sequence")
         axis = axis if x.ndim else None
-        if x._value.dtype.kind == "c":
-            return into_out(_by_library(row, x, axis, keepdims, dt.i64), out, row)
         return into_out(reduce_axes(x, row, axis, keepdims), out, row)
 
-    argument.__name__ = row
     return argument
 
 
@@ -292,18 +278,73 @@ def _reduction_method(function, typed: bool):
 
     def reduce(x, axis=0, dtype=None, out=None, **kwargs):
         if typed:
-            return function(x, axis=axis, dtype=dtype, out=out, **kwargs)
-        return function(x if dtype is None else asarray(x, dtype), axis=axis, out=out, **kwargs)
+            kwargs["dtype"] = dtype
+        return function(x if typed or dtype is None else asarray(x, dtype), axis=axis, out=out, **kwargs)
 
     return reduce
 
 
-for _ufunc, _function in (
-    (np.add, sum),
-    (np.multiply, prod),
-    (np.maximum, max),
-    (np.minimum, min),
-    (np.logical_or, any_),
-    (np.logical_and, all_),
-):
-    METHODS[_ufunc, "reduce"] = _reduction_method(_function, _ufunc in (np.add, np.multiply))
+METHODS[np.add, "reduce"], METHODS[np.multiply, "reduce"] = (_reduction_method(f, True) for f in (sum, prod))
+METHODS |= {
+    (ufunc, "reduce"): _reduction_method(function, False)
+    for ufunc, function in ((np.maximum, max), (np.minimum, min), (np.logical_or, any_), (np.logical_and, all_))
+}
+
+
+def _nan_aware(x, neutral):
+    return chosen(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_inexact else x
+
+
+def _nan_accumulation(name: str, function, neutral: int):
+    @implements(getattr(np, name))
+    def accumulation(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
+        return function(_nan_aware(asarray(a), neutral), axis, dtype, out, keepdims, initial, where)
+
+    return accumulation
+
+
+nansum, nanprod = _nan_accumulation("nansum", sum, 0), _nan_accumulation("nanprod", prod, 1)
+
+
+def _nan_extreme(name: str, reduce, lowest: float):
+    @implements(getattr(np, name))
+    def extreme(a, axis=None, out=None, keepdims=False):
+        x = asarray(a)
+        if not x._value.dtype.is_inexact:
+            return reduce(x, axis, out, keepdims)
+        nans = isnan_(x)
+        result = reduce(chosen(nans, x.dtype.type(lowest), x), axis, keepdims=keepdims)
+        return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, name)
+
+    return extreme
+
+
+nanmax, nanmin = _nan_extreme("nanmax", max, -np.inf), _nan_extreme("nanmin", min, np.inf)
+
+
+@implements(np.nanmean)
+def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
+    x = asarray(a)
+    to = float_type(x, dtype)
+    count = sum(~isnan_(x), axis, to, keepdims=keepdims)
+    return into_out(nansum(asarray(x, to), axis, keepdims=keepdims) / count, out, "nanmean")
+
+
+@implements(np.nanvar)
+def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
+    x = asarray(a)
+    if x._value.dtype.kind != "c" and float_type(x, dtype).kind == "c":
+        unsupported("np.nanvar of real numbers in a complex dtype")
+    x = asarray(x, float_type(x, dtype))
+    valid = ~isnan_(x)
+    count = sum(valid, axis, x.dtype, keepdims=True)
+    d = chosen(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
+    squares = squared(d)
+    left = sum(valid, axis, squares.dtype, keepdims=keepdims) - ddof
+    result = sum(squares, axis, keepdims=keepdims) / left
+    return into_out(chosen(left > 0, result, squares.dtype.type(np.nan)), out, "nanvar")
+
+
+@implements(np.nanstd)
+def nanstd(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
+    return into_out(call_ufunc(np.sqrt, (nanvar(a, axis, dtype, None, ddof, keepdims),)), out, "nanstd")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.axes import axes_of, axis_of, size_of
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
@@ -12,6 +11,7 @@ from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_arr
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
+from mlirfuse.frontend.numpy.shapes import axes_of, flat_axis, size_of
 from mlirfuse.frontend.numpy.source import unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
@@ -23,26 +23,25 @@ from mlirfuse.ir.dtypes import DType
 def _flat(a, axis):
     """The array and axis of a scan or sort: flattened where the axis is None or the array 0-d."""
     x = asarray(a)
-    if axis is None:
-        return reshape(x, -1), 0
-    return (x, axis) if x.ndim else (reshape(x, -1), axis)
+    return flat_axis(x if x.ndim else reshape(x, -1), axis)
 
 
 def _scan(row: str, a, axis, to: DType | None, out):
     x, axis = _flat(a, axis)
     t = x._trace
-    value = t.emit(row, value_of(t, x, to or x._value.dtype), axis=axis_of(axis, x.ndim))
+    value = t.emit(row, value_of(t, x, to or x._value.dtype), axis=axis)
     return into_out(TracedArray(t, value), out, row)
 
 
-@implements(np.cumsum)
-def cumsum(a, axis=None, dtype=None, out=None):
-    return _scan("cumsum", a, axis, accumulation_type(asarray(a), dtype, out), out)
+def _accumulation(row: str):
+    @implements(getattr(np, row))
+    def accumulation(a, axis=None, dtype=None, out=None):
+        return _scan(row, a, axis, accumulation_type(asarray(a), dtype, out), out)
+
+    return accumulation
 
 
-@implements(np.cumprod)
-def cumprod(a, axis=None, dtype=None, out=None):
-    return _scan("cumprod", a, axis, accumulation_type(asarray(a), dtype, out), out)
+cumsum, cumprod = _accumulation("cumsum"), _accumulation("cumprod")
 
 
 def _scan_method(row: str):
@@ -56,31 +55,25 @@ def _typed_scan_method(function):
     return lambda a, axis=0, dtype=None, out=None: function(a, axis, dtype, out)
 
 
-METHODS[np.add, "accumulate"] = _typed_scan_method(cumsum)
-
-
-METHODS[np.multiply, "accumulate"] = _typed_scan_method(cumprod)
-
-
-METHODS[np.maximum, "accumulate"] = _scan_method("cummax")
-
-
-METHODS[np.minimum, "accumulate"] = _scan_method("cummin")
-
-
 def _logaddexp_accumulate(a, axis=0, dtype=None, out=None):
     x = asarray(a)
     to = dtype_of(dtype) if dtype is not None else x._value.dtype if x._value.dtype.is_float else dt.f64
     return _scan("logcumsumexp", x, axis, to, out)
 
 
-METHODS[np.logaddexp, "accumulate"] = _logaddexp_accumulate
+METHODS |= {
+    (np.add, "accumulate"): _typed_scan_method(cumsum),
+    (np.multiply, "accumulate"): _typed_scan_method(cumprod),
+    (np.maximum, "accumulate"): _scan_method("cummax"),
+    (np.minimum, "accumulate"): _scan_method("cummin"),
+    (np.logaddexp, "accumulate"): _logaddexp_accumulate,
+}
 
 
 @implements(np.argsort)
 def argsort(a, axis=-1, kind=None, order=None, *, stable=None):
     x, axis = _flat(a, axis)
-    value = x._trace.emit("argsort", x.value, axis=axis_of(axis, x.ndim), stable=_stable(kind, stable))
+    value = x._trace.emit("argsort", x.value, axis=axis, stable=_stable(kind, stable))
     return TracedArray(x._trace, value)
 
 
@@ -93,11 +86,9 @@ def _stable(kind: str | None, stable: bool | None) -> bool:
 
 @implements(np.sort)
 def sort(a, axis=-1, kind=None, order=None, *, stable=None):
-    x = asarray(a)
-    if axis is None:
-        x, axis = reshape(x, -1), 0
+    x, axis = flat_axis(asarray(a), axis)
     t = x._trace
-    value = t.emit("sort", x.value, axis=axis_of(axis, x.ndim), stable=_stable(kind, stable))
+    value = t.emit("sort", x.value, axis=axis, stable=_stable(kind, stable))
     return TracedArray(t, forced(t, value, "K", strides_of_array(t, x)))  # of a copy of the array
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
+from typing import Any
 
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
-from mlirfuse.frontend.numpy.axes import axes_of, axis_of, shape_of
-from mlirfuse.frontend.numpy.broadcasting import broadcast_shape, fits, full_shape
 from mlirfuse.frontend.numpy.memory_order import (
     checked_order,
     forced,
@@ -20,6 +18,7 @@ from mlirfuse.frontend.numpy.memory_order import (
 )
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
+from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, broadcast_shape, fits, full_shape, shape_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOnly, Reshape, Squeeze
@@ -124,32 +123,12 @@ def swapaxes(a, axis1, axis2):
     return transpose(x, order)
 
 
-@implements(np.matrix_transpose, np.linalg.matrix_transpose)
+@implements(np.matrix_transpose)
 def matrix_transpose(x, /):
     return swapaxes(x, -1, -2)
 
 
-@implements(np.moveaxis)
-def moveaxis(a, source, destination):
-    x = asarray(a)
-    source, destination = axes_of(source, x.ndim), axes_of(destination, x.ndim)
-    if len(source) != len(destination):
-        fail(ValueError, "`source` and `destination` arguments must have the same number of elements")
-    order = [k for k in range(x.ndim) if k not in source]
-    for where_to, axis in sorted(zip(destination, source)):
-        order.insert(where_to, axis)
-    return transpose(x, order)
-
-
-@implements(np.rollaxis)
-def rollaxis(a, axis, start=0):
-    x = asarray(a)
-    axis = axis_of(axis, x.ndim)
-    start = operator.index(start)
-    start = start + x.ndim if start < 0 else start
-    order = [k for k in range(x.ndim) if k != axis]
-    order.insert(start - 1 if axis < start else start, axis)
-    return transpose(x, order)
+moveaxis: Any = np.moveaxis  # of traced arrays: composed
 
 
 @implements(np.expand_dims)
@@ -181,7 +160,8 @@ def broadcast_to(array, shape, subok=False):
             f"{t.hints_of(own)} and requested shape {t.hints_of(target)}",
         )
     target = tuple(map(t.canonical, target))
-    return x.step(Broadcast(target) if t.shape(x._value) != target else ReadOnly())
+    dims = tuple(range(len(target) - x.ndim, len(target)))
+    return x.step(Broadcast(target, dims) if t.shape(x._value) != target else ReadOnly())
 
 
 @implements(np.broadcast_arrays)
@@ -197,38 +177,3 @@ def broadcast_arrays(*args, subok=False):
 def broadcast_shapes(*args):
     t = trace_of(*args)
     return tuple(t.sym(n) for n in broadcast_shape(t, [shape_of(t, s) for s in args]))
-
-
-@implements(np.atleast_1d)
-def atleast_1d(*arys):
-    out = tuple(reshape(x, (1,)) if not x.ndim else x for x in map(asarray, arys))
-    return out[0] if len(out) == 1 else out
-
-
-@implements(np.atleast_2d)
-def atleast_2d(*arys):
-    out = [expand_dims(x, tuple(range(2 - x.ndim))) if x.ndim < 2 else x for x in map(asarray, arys)]
-    return out[0] if len(out) == 1 else tuple(out)
-
-
-@implements(np.atleast_3d)
-def atleast_3d(*arys):
-    new = {0: (0, 1, 2), 1: (0, 2), 2: 2}  # new axes by rank
-    out = [expand_dims(x, new[x.ndim]) if x.ndim < 3 else x for x in map(asarray, arys)]
-    return out[0] if len(out) == 1 else tuple(out)
-
-
-@implements(np.shape)
-def shape(a):
-    return asarray(a).shape
-
-
-@implements(np.ndim)
-def ndim(a):
-    return asarray(a).ndim
-
-
-@implements(np.size)
-def size(a, axis=None):
-    x = asarray(a)
-    return x.size if axis is None else x.shape[axis_of(axis, x.ndim)]

@@ -11,10 +11,9 @@ import numpy as np
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.source import refusals
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.frontend.numpy.trace_state import current
-from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.traced_scalar import LeafArray, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import LeafArray, TracedArray, TracedScalar
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.graph_breaks.session import Session
@@ -64,7 +63,7 @@ def _vectorize(function, given, options, args, kwargs):
     return np.vectorize(function, *given, **options)(*args, **kwargs)
 
 
-def library_function(function: Callable, original: Callable[[Any], Any]) -> Callable:
+def library_function(function: Callable) -> Callable:
     """The traceable version of a library function: with graph breaks it is called with real arrays."""
 
     @functools.wraps(function)
@@ -81,15 +80,15 @@ class LibraryObject:
     """The traceable version of a callable library object, such as a SciPy distribution: it and its methods are called
     with real arrays."""
 
-    def __init__(self, real: Any, original: Callable[[Any], Any]):
-        self.__dict__.update(_real=real, _original=original)
+    def __init__(self, real: Any):
+        self.__dict__["_real"] = real
 
     def __call__(self, *args, **kwargs):
-        return library_function(self._real, self._original)(*args, **kwargs)
+        return library_function(self._real)(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
-        return library_function(found, self._original) if callable(found) else found
+        return library_function(found) if callable(found) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise TraceError(f"an assignment to the attribute {name} of a {type(self._real).__name__}")
@@ -101,7 +100,7 @@ def session_of(nest: Any) -> Session | None:
     if t is None or t.session is None:
         return None
     leaves, _ = trees.flatten(nest)
-    return t.session if any(isinstance(x, (TracedArray, SymInt)) for x in leaves) else None
+    return t.session if any(isinstance(x, StandIn) for x in leaves) else None
 
 
 def or_called(ours: Callable, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

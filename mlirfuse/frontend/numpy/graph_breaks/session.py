@@ -4,24 +4,21 @@ subgraph traced so far and runs it on this call's arrays."""
 from __future__ import annotations
 
 import dataclasses
-import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.captures import Captured
+from mlirfuse.frontend.numpy.graph_breaks import tree as steps
 from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, pure
-from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Holds, Read, Return, SizeOf, State, Step, Subgraph, Tree
-from mlirfuse.frontend.numpy.graph_breaks.views import Constant, Extent, Repeated, SlotView, on_host
 from mlirfuse.frontend.numpy.introspection import concrete_keys
 from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
-from mlirfuse.frontend.numpy.real_views import IndexStep
+from mlirfuse.frontend.numpy.scope import Captured
 from mlirfuse.frontend.numpy.source import located, location
-from mlirfuse.frontend.numpy.symint import SymInt
+from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.tracing import apply_equalities
 from mlirfuse.frontend.numpy.views import At, Permute
@@ -47,20 +44,18 @@ class Session:
     """One call traced with graph breaks: ``t`` is the trace, whose block holds the current subgraph, ``tree`` the known
     steps of such calls, ``state`` this call's."""
 
-    def __init__(self, t: Trace, tree: Tree, state: State, name: str):
+    def __init__(self, t: Trace, tree: steps.Tree, state: steps.State, name: str):
         self.t, self.tree, self.state, self.name = t, tree, state, name
-        self.last: Step = tree.root
+        self.last: steps.Step = tree.root
         self.key: Any = None
         self._again = list(state.steps)  # steps already run, to replay while the function is traced again
         self._created = list(state.created)
         self._count = state.arguments  # slots so far
         self._refs: list[weakref.ref] = []
         self._slot_of: dict[Value, int] = {}  # the block's arguments
-        self._taken = [0, 0]  # counts of guards and equalities assigned to steps
-        self._held: set[tuple] = set()  # other guards assigned to steps
+        self._held: set[tuple] = set()  # guards assigned to steps
         self._symbols: set[str] = set()
         self._ended = False
-        self.original: Callable[[Any], Any] = lambda x: x
 
     def abort(self, why: str) -> NoReturn:
         raise NotSplittable(located(why))
@@ -72,7 +67,7 @@ class Session:
         self._slot_of = dict(zip(self.t.block.args, slots))
         for leaf, array in arrays.items():
             array._buffer.slot = leaf
-        self._meet_symbols(lambda position: slots[position])
+        self._meet_symbols(slots)
 
     def meet(self, x: TracedArray) -> None:
         """Registers a new stand-in."""
@@ -93,19 +88,20 @@ class Session:
             self.state.captured.append(array)
         created._buffer.slot = -1 - k
         self._slot_of[created.value] = -1 - k
-        self._meet_symbols(functools.partial(_always, -1 - k))
+        self._meet_symbols(-1 - k)
 
-    def _meet_symbols(self, slot_at: Callable[[int], int], kept: dict | None = None) -> None:
+    def _meet_symbols(self, slots: list[int] | int, kept: dict | None = None) -> None:
+        """Registers new symbols; ``slots``: of the block's arguments, or the one that all new symbols are of."""
         kept = self.tree.symbols if kept is None else kept
         for name, (position, what, axis) in self.t.symbols.items():
             if name not in self._symbols:
                 self._symbols.add(name)
-                kept[name] = (slot_at(position), what, axis)
+                kept[name] = (slots if isinstance(slots, int) else slots[position], what, axis)
                 self.state.env[name] = self.t.hints[name]
 
     # ---- steps
 
-    def _step(self, make: Callable[[], Step], same: Callable[[Step], bool]) -> Step:
+    def _step(self, make: Callable[[], steps.Step], same: Callable[[steps.Step], bool]) -> steps.Step:
         """The next step: creates it where the tree has none, and runs it unless it has run."""
         held = self._holds()
         if self._again:
@@ -130,25 +126,16 @@ class Session:
         self.last, self.key = step, key
         return step
 
-    def _holds(self) -> Holds:
+    def _holds(self) -> steps.Holds:
         """The guards that the trace has recorded since the last step."""
-        t, guards = self.t, list(self.t.guards)
-        held = Holds(
-            size_guards=guards[self._taken[0] :],
-            equalities=t.equalities[self._taken[1] :],
-            constants=[(leaf, value) for leaf, value in t.static_leaves.items() if self._is_new("value", leaf)],
-            scalar_ranges=self._new_ranges("scalar", t.scalar_ranges),
-            index_ranges=self._new_ranges("index", t.index_ranges),
-            number_guards=[guard for guard in t.number_guards.values() if self._is_new("number", guard)],
-        )
-        self._taken = [len(guards), len(t.equalities)]
-        return held
-
-    def _new_ranges(self, kind: str, ranges: Mapping[int, Iterable]) -> dict[int, list]:
-        found = {
-            leaf: [bounds for bounds in given if self._is_new(kind, leaf, bounds)] for leaf, given in ranges.items()
-        }
-        return {leaf: given for leaf, given in found.items() if given}
+        new: dict[str, Any] = {}
+        for name, given in self.t.assumptions().items():
+            if isinstance(given, list):
+                new[name] = [one for one in given if self._is_new(name, one[0] if name == "constants" else one)]
+            elif name != "symbols":
+                some = {leaf: [one for one in each if self._is_new(name, leaf, one)] for leaf, each in given.items()}
+                new[name] = {leaf: bounds for leaf, bounds in some.items() if bounds}
+        return steps.Holds(**new)
 
     def _is_new(self, *key: Any) -> bool:
         """Whether a guard is assigned to no step yet; assigns it."""
@@ -234,10 +221,10 @@ class Session:
         graph = Graph(self.name, block, [layouts[v] for v in kept], where, {}, t.device)
         apply_equalities(t, graph)
 
-        def same(step: Step) -> bool:
-            return isinstance(step, Subgraph) and (step.sources, step.writes) == (sources, writes)
+        def same(step: steps.Step) -> bool:
+            return isinstance(step, steps.Subgraph) and (step.sources, step.writes) == (sources, writes)
 
-        self._step(lambda: Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
+        self._step(lambda: steps.Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
         self._count += len(results) - len(writes)
 
     # ---- requests of the function
@@ -245,8 +232,10 @@ class Session:
     def read(self, x: TracedArray, how: Callable[[Any], Any]) -> Any:
         """``how(x)`` of the real array or number."""
         place = self._place_of(x)
-        step = self._step(lambda: Read(place, how), lambda s: isinstance(s, Read) and (s.place, s.how) == (place, how))
-        value = how(on_host(place, self.state))
+        step = self._step(
+            lambda: steps.Read(place, how), lambda s: isinstance(s, steps.Read) and (s.place, s.how) == (place, how)
+        )
+        value = how(steps.on_host(place, self.state))
         if isinstance(value, (str, bytes)) and self.key not in step.after and len(step.after) >= _MOST_TEXTS:
             self.abort("the text of an array or number differs from call to call")
         return value
@@ -255,19 +244,19 @@ class Session:
         """A number as a symbolic size, so that other values do not recompile."""
         place = self._place_of(x)
         step = self._step(
-            lambda: SizeOf(place, f"n{self._count}_{len(self._symbols)}"),
-            lambda s: isinstance(s, SizeOf) and s.place == place,
+            lambda: steps.SizeOf(place, f"n{self._count}_{len(self._symbols)}"),
+            lambda s: isinstance(s, steps.SizeOf) and s.place == place,
         )
-        assert isinstance(step, SizeOf)
+        assert isinstance(step, steps.SizeOf)
         if self.key is not None:
             return self.key
         t, name = self.t, step.name
         self._symbols.add(name)
-        t.hints[name] = self.state.env[name] = int(on_host(place, self.state))
+        t.hints[name] = self.state.env[name] = int(steps.on_host(place, self.state))
         t.symbols[name] = (-1, "value", 0)
         return t.sym(sz.symbol(name))
 
-    def _place_of(self, x: TracedArray) -> SlotView:
+    def _place_of(self, x: TracedArray) -> steps.SlotView:
         kept = TracedArray(self.t, self.t.emit("copy", x.value), scalar=x._scalar) if x._path else x
         self.cut()
         return self._serialized(kept)
@@ -278,12 +267,12 @@ class Session:
             if x._trace is not self.t:
                 self.abort("it uses a stand-in of another trace")
             number = x._weak if x._weak is not None else np.generic if x._scalar else None
-            path = tuple(IndexStep(s.axis, self._slot_of[s.index]) if isinstance(s, At) else s for s in x._path)
+            path = tuple(At(s.axis, self._slot_of[s.index]) if isinstance(s, At) else s for s in x._path)
             slot = x._buffer.slot if x._buffer.slot is not None else self._slot_of[x._buffer.value]
-            return SlotView(slot, path, number)
+            return steps.SlotView(slot, path, number)
         if isinstance(x, SymInt):
-            return Extent(self.t.canonical(x.size))
-        return Constant(self.original(x))
+            return steps.Extent(self.t.canonical(x.size))
+        return steps.Constant(self.t.stand_ins.original(x))
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], pure: bool = True) -> Any:
         """Calls ``function`` with the real arrays. ``pure``: it writes into none of them."""
@@ -293,22 +282,22 @@ class Session:
         for x in () if pure else given:
             if isinstance(x, TracedArray):
                 x._buffer.touched = True
-        arguments = [p.slot for p in leaves if type(p) is SlotView and 0 <= p.slot < self.state.arguments]
+        arguments = [p.slot for p in leaves if type(p) is steps.SlotView and 0 <= p.slot < self.state.arguments]
         written = [] if pure else sorted(set(arguments))
-        function = self.original(function)
+        function = self.t.stand_ins.original(function)
 
-        def same(step: Step) -> bool:
-            return isinstance(step, Call) and step.function == function and _alike(step.leaves, leaves)
+        def same(step: steps.Step) -> bool:
+            return isinstance(step, steps.Call) and step.function == function and _alike(step.leaves, leaves)
 
         again = bool(self._again)
-        step = self._step(lambda: Call(function, tree, leaves, pure, written), same)
-        assert isinstance(step, Call)
+        step = self._step(lambda: steps.Call(function, tree, leaves, pure, written), same)
+        assert isinstance(step, steps.Call)
         created = self._created.pop(0) if again else self.state.created[-1]
         if isinstance(created, BaseException):
             raise created
         return self._wrapped(step, *created)
 
-    def _wrapped(self, step: Call, leaves: list, tree: trees.Tree) -> Any:
+    def _wrapped(self, step: steps.Call, leaves: list, tree: trees.Tree) -> Any:
         """A call's result, with stand-ins for its arrays."""
         out: list[Any] = []
         first = self._count
@@ -331,7 +320,7 @@ class Session:
             assert isinstance(spec, ArgSpec)
             value = self.t.argument(spec, None)
             self._slot_of[value] = slot
-            self._meet_symbols(functools.partial(_always, slot - first), kept)
+            self._meet_symbols(slot - first, kept)
             buffer = Buffer(value, writable=spec.writable)
             buffer.slot = slot
             if x.base is not None:
@@ -361,20 +350,20 @@ class Session:
         first: dict[int, int] = {}  # buffer or array id -> its index among the results
         for x in leaves:
             if isinstance(x, TracedArray) and first.setdefault(id(x), len(serialized)) < len(serialized):
-                serialized.append(Repeated(first[id(x)]))
+                serialized.append(steps.Repeated(first[id(x)]))
                 continue
             leaf = self._serialized(x)
-            if type(leaf) is Constant:
+            if type(leaf) is steps.Constant:
                 out = constant(leaf.value)
                 if out.kind != "constant":
                     self.abort("it returns an object from its scope")
             serialized.append(leaf)
 
-        def same(step: Step) -> bool:
-            return isinstance(step, Return) and step.tree == tree
+        def same(step: steps.Step) -> bool:
+            return isinstance(step, steps.Return) and step.tree == tree
 
-        step = self._step(lambda: Return(tree, serialized), same)
-        assert isinstance(step, Return)
+        step = self._step(lambda: steps.Return(tree, serialized), same)
+        assert isinstance(step, steps.Return)
         return step.result(self.state)
 
     def attribute(self, x: TracedArray, name: str) -> Any:
@@ -440,13 +429,9 @@ def _equal(a: Any, b: Any) -> bool:
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
 
 
-def _always(slot: int, position: int) -> int:
-    return slot
-
-
 def _alike(some: list, others: list) -> bool:
     return len(some) == len(others) and all(
-        type(a) is type(b) and (type(a) is Constant or a == b) for a, b in zip(some, others)
+        type(a) is type(b) and (type(a) is steps.Constant or a == b) for a, b in zip(some, others)
     )
 
 

@@ -1,26 +1,66 @@
-"""Products: dot, tensordot, einsum, cross …"""
+"""Products, diagonals, triangles and norms of matrices and vectors."""
 
 from __future__ import annotations
 
 import builtins
 import operator
+from typing import Any
 
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, UnsupportedError
-from mlirfuse.frontend.numpy.axes import axes_of
-from mlirfuse.frontend.numpy.functions.arguments import joined, refuse
-from mlirfuse.frontend.numpy.functions.joining import stack
-from mlirfuse.frontend.numpy.functions.reductions import reduce_axes
-from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, transpose
-from mlirfuse.frontend.numpy.operands import asarray, fresh, value_of, wrap
+from mlirfuse.frontend.numpy.functions.creation import compared_with_diagonal
+from mlirfuse.frontend.numpy.functions.rearranging import joined, stack
+from mlirfuse.frontend.numpy.functions.reductions import max, min, reduce_axes, squared, sum
+from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, squeeze, transpose
+from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, inexact, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.source import fail, unsupported
+from mlirfuse.frontend.numpy.shapes import axes_of
+from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
+from mlirfuse.frontend.numpy.views import Diagonal
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
+
+
+@implements(np.diagonal)
+def diagonal(a, offset=0, axis1=0, axis2=1):
+    x = moveaxis(asarray(a), (axis1, axis2), (-2, -1))
+    t = x._trace
+    offset = operator.index(offset)
+    row, column = (0, offset) if offset >= 0 else (-offset, 0)
+    n, m = t.shape(x._value)[-2:]
+    n, m = n - row, m - column
+    length = t.extent(n if t.decide(n, "<=", m) else m) if t.decide(n, ">", 0) and t.decide(m, ">", 0) else 0
+    return x.step(Diagonal(row, column, length))
+
+
+@implements(np.diag)
+def diag(v, k=0):
+    x = asarray(v)
+    if x.ndim == 2:
+        return diagonal(x, k)
+    if x.ndim != 1:
+        fail(ValueError, "Input must be 1- or 2-d.")
+    t, k = x._trace, operator.index(k)
+    n = t.shape(x._value)[0]
+    side = t.extent(n + abs(k))
+    on = compared_with_diagonal(t, "eq", side, side, k)
+    padded = t.emit(
+        "pad", x.value, t.builder.constant(0, x._value.dtype), low=(builtins.max(k, 0),), high=(builtins.max(-k, 0),)
+    )
+    spread = t.emit("expand_dims", padded, axes=(0,))
+    return wrap(t, t.emit("where", on, spread, t.builder.constant(0, x._value.dtype)))
+
+
+@implements(np.trace)
+def trace(a, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype, out)
+
+
+tensordot: Any = np.tensordot  # of traced arrays: composed
 
 
 @implements(np.dot)
@@ -45,30 +85,9 @@ def inner(a, b, /):
     return x * y if x.ndim == 0 or y.ndim == 0 else wrap(x._trace, tensordot(x, y, ((-1,), (-1,))).value)
 
 
-@implements(np.outer, np.linalg.outer)
+@implements(np.outer)
 def outer(a, b, out=None):
     return into_out(reshape(a, (-1, 1)) * reshape(b, (1, -1)), out, "outer")
-
-
-@implements(np.tensordot, np.linalg.tensordot)
-def tensordot(a, b, axes=2):
-    x, y = asarray(a), asarray(b)
-    if isinstance(axes, (tuple, list)):
-        first, second = (axes_of(s, z.ndim) for s, z in zip(axes, (x, y)))
-    else:
-        count = operator.index(axes)
-        first, second = tuple(range(x.ndim - count, x.ndim)), tuple(range(count))
-    free_x, free_y = [k for k in range(x.ndim) if k not in first], [k for k in range(y.ndim) if k not in second]
-    t = x._trace
-    for i, j in zip(first, second):
-        if not t.unify(t.shape(x._value)[i], t.shape(y._value)[j]):
-            fail(ShapeError, "shape-mismatch for sum")
-    k = t.sym(sz.product(t.shape(x._value)[i] for i in first))
-    left = reshape(transpose(x, (*free_x, *first)), (t.sym(sz.product(x._value.shape[i] for i in free_x)), k))
-    right = reshape(transpose(y, (*second, *free_y)), (k, t.sym(sz.product(y._value.shape[i] for i in free_y))))
-    product = call_ufunc(np.matmul, (left, right))
-    result = reshape(product, tuple(x.shape[i] for i in free_x) + tuple(y.shape[i] for i in free_y))
-    return TracedArray(t, result.value)
 
 
 @implements(np.einsum)
@@ -149,18 +168,62 @@ def vecdot(x1, x2, /, *, axis=-1):
     return reduce_axes(product, "any" if product._value.dtype is dt.bool_ else "sum", operator.index(axis))
 
 
-@implements(np.linalg.matmul)
-def linalg_matmul(x1, x2, /):
-    return call_ufunc(np.matmul, (x1, x2))
-
-
-@implements(np.cross, np.linalg.cross)
+@implements(np.cross)
 def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
     if axis is not None:
         axisa = axisb = axisc = axis
-    x, y = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
+    x, y = moveaxis(asarray(a), axisa, -1), moveaxis(asarray(b), axisb, -1)
     t = x._trace
     if not t.unify(t.shape(x._value)[-1], 3) or not t.unify(t.shape(y._value)[-1], 3):
         fail(ShapeError, "np.cross: both operands must have 3 components")
     (a0, a1, a2), (b0, b1, b2) = ([z[..., k] for k in range(3)] for z in (x, y))
     return moveaxis(stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], -1), -1, axisc)
+
+
+@implements(np.linalg.norm)
+def norm(x, ord=None, axis=None, keepdims=False):
+    x = inexact(x)
+    if axis is None and (ord is None or (x.ndim == 1 and ord == 2) or (x.ndim == 2 and ord in ("f", "fro"))):
+        return call_ufunc(np.sqrt, (sum(squared(x), None, keepdims=keepdims),))
+    axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
+    ord = concrete(ord)
+    magnitude = call_ufunc(np.absolute, (x,))
+    if len(axes) == 1:
+        if ord is None or ord == 2:
+            return call_ufunc(np.sqrt, (sum(squared(x), axes, keepdims=keepdims),))
+        if isinstance(ord, str):
+            fail(ValueError, f"Invalid norm order '{ord}' for vectors")
+        pick = {np.inf: max, -np.inf: min, 1: sum}.get(ord)
+        if pick is not None:
+            return pick(magnitude, axes, keepdims=keepdims)
+        if ord == 0:
+            return sum(asarray(x != 0, x._value.dtype.real), axes, keepdims=keepdims)
+        return sum(magnitude**ord, axes, keepdims=keepdims) ** (1.0 / ord)
+    if len(axes) == 2:
+        if ord in (None, "f", "fro"):
+            return call_ufunc(np.sqrt, (sum(squared(x), axes, keepdims=keepdims),))
+        rows, columns = axes
+        if ord in (1, -1, np.inf, -np.inf):
+            inner_axis, outer_axis = (rows, columns) if abs(ord) == 1 else (columns, rows)
+            pick = max if ord > 0 else min
+            result = pick(sum(magnitude, inner_axis, keepdims=True), outer_axis, keepdims=True)
+            return result if keepdims else wrap(x._trace, squeeze(result, axes).value)
+    what = f"np.linalg.norm with ord={ord!r} over {len(axes)} axes"
+    unsupported(what, "it needs singular values; use 'fro', 1, -1, inf or -inf")
+
+
+@implements(np.linalg.vector_norm)
+def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
+    x = asarray(x)
+    if axis is None and x.ndim != 1:
+        result = norm(reshape(x, -1), ord, 0)
+        return reshape(result, (1,) * x.ndim) if keepdims else result
+    if isinstance(axis, (tuple, list)) and len(axis) > 1:
+        if ord != 2:
+            fail(UnsupportedError, "np.linalg.vector_norm over several axes supports ord=2 only in a compiled function")
+        return (
+            norm(x, None, None if len(axis) == x.ndim else axis, keepdims)
+            if len(axis) != 2
+            else norm(x, "fro", axis, keepdims)
+        )
+    return norm(x, ord, axis, keepdims)

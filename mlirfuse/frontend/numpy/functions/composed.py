@@ -1,0 +1,36 @@
+"""Functions that NumPy writes in Python, in terms of others: traced like the user's own code."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import numpy as np
+
+from mlirfuse.frontend.numpy.registry import HANDLED
+from mlirfuse.frontend.numpy.trace_state import current
+
+_COMPOSED = (
+    np.angle, np.append, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.column_stack, np.diff, np.dsplit, np.dstack,
+    np.flip, np.fliplr, np.flipud, np.hsplit, np.hstack, np.iscomplex, np.iscomplexobj, np.isrealobj, np.meshgrid,
+    np.moveaxis, np.ndim, np.rollaxis, np.shape, np.size, np.split, np.tensordot, np.trapezoid, np.tril, np.triu,
+    np.vsplit, np.vstack, np.linalg.cross, np.linalg.diagonal, np.linalg.matmul, np.linalg.matrix_norm,
+    np.linalg.matrix_transpose, np.linalg.outer, np.linalg.tensordot, np.linalg.trace,
+    *filter(None, [getattr(np, "unstack", None)]),
+)  # fmt: skip
+
+
+def _traced(function):
+    """``function`` with its creation functions and its own calls of NumPy's functions traced."""
+    code = inspect.unwrap(function)
+
+    @functools.wraps(code)
+    def call(*args, **kwargs):
+        t = current()
+        assert t is not None
+        return t.stand_ins.rebuilt(code)(*args, **kwargs)
+
+    return call
+
+
+HANDLED |= {function: _traced(function) for function in _COMPOSED}
