@@ -129,6 +129,28 @@ def test_it_is_found_again(compiled):
     assert compiled == BOTH
 
 
+@pytest.mark.parametrize(
+    "rewritten",
+    [
+        lambda x, i: torch.nn.functional.embedding_bag(i, x, mode="mean"),
+        lambda x, i: torch.nn.functional.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+        lambda x, i: torch.nn.functional.max_pool2d(x[None], 2),
+        lambda x, i: torch.nn.functional.cross_entropy(x @ x.T, i[:, 0]),
+        lambda x, i: torch.nn.functional.pad(x.roll(1, 0), (1, 1)),
+        lambda x, i: torch.cat([x[:0], x, x.sin()]),
+    ],
+)
+def test_what_rewrites_make_is_found_again(compiled, rewritten):
+    """A graph with a function that no op is would never be stored."""
+    x, i = torch.randn(8, 8, requires_grad=True), torch.arange(16).view(8, 2) % 8
+    for _ in range(2):
+        torch._dynamo.reset()
+        found = torch.compile(rewritten, backend="mlirfuse", options={"fallback": False})(x, i)
+        torch.testing.assert_close(found, rewritten(x, i))
+        found.sum().backward()
+    assert compiled == BOTH
+
+
 def entries(tmp_path):
     return [path for path in (tmp_path / "aotautograd").rglob("*") if path.is_file()]
 

@@ -10,7 +10,6 @@ maxima without padding.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any
 
@@ -29,8 +28,8 @@ def as_reductions(module: GraphModule) -> None:
         given.apply_defaults()
         how = given.arguments
         if _is_reduction(how):
-            node.target = functools.partial(_reduced, how["mode"])
-            node.args = how["input"], how["weight"], how["per_sample_weights"], how["padding_idx"]
+            node.target = torch.ops.mlirfuse.embedding_bag.default
+            node.args = how["input"], how["weight"], how["per_sample_weights"], how["mode"], how["padding_idx"]
             node.kwargs = {}
             changed = True
     if changed:
@@ -54,7 +53,12 @@ def _value(node: Any) -> torch.Tensor | None:
     return node.meta.get("example_value") if isinstance(node, Node) else None
 
 
-def _reduced(mode: str, index: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor | None,
+# As an op, which AOTAutograd's cache can store.
+_library = torch.library.Library("mlirfuse", "FRAGMENT")
+_library.define("embedding_bag(Tensor index, Tensor weight, Tensor? scales, str mode, int? padding) -> Tensor")
+
+
+def _reduced(index: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor | None, mode: str,
              padding: int | None) -> torch.Tensor:  # fmt: skip
     rows = F.embedding(index, weight, padding)
     if mode == "max":
@@ -66,3 +70,6 @@ def _reduced(mode: str, index: torch.Tensor, weight: torch.Tensor, scales: torch
     kept = index != (padding if padding >= 0 else padding + weight.shape[0])
     total = torch.where(kept.unsqueeze(-1), rows, 0).sum(1)
     return total if mode == "sum" else total / kept.sum(1, keepdim=True).clamp(min=1).to(total.dtype)
+
+
+_library.impl("embedding_bag", _reduced, "CompositeImplicitAutograd")
