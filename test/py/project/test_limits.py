@@ -79,6 +79,7 @@ SHOWN = {
     ],
     "An index out of range on a CPU": ["test_torch_as_eager.py::test_indices"],
     "The sign of `torch.maximum": ["test_the_sign_of_a_maximum_of_zeros"],
+    "The mean that `torch.var_mean`": ["test_a_mean_of_infinity_beside_a_variance"],
     "A graph that was traced": ["test_a_graph_for_one_float_is_compiled_in_each_process"],
 }
 # Of what there is nothing to run: what is left to others, and where nothing runs.
@@ -207,6 +208,13 @@ def test_the_sign_of_a_maximum_of_zeros(torch, count):
     run = torch.compile(torch.maximum, backend="mlirfuse")
     zero, negative = torch.zeros(count), torch.full((count,), -0.0)
     assert torch.signbit(run(zero, negative)).all() and not torch.signbit(run(negative, zero)).any()
+
+
+def test_a_mean_of_infinity_beside_a_variance(torch):
+    torch._dynamo.reset()
+    for f in (torch.var_mean, torch.std_mean):
+        spread, mean = torch.compile(f, backend="mlirfuse")(torch.tensor([1, float("inf"), 2]))
+        assert spread.isnan() and mean == float("inf")
 
 
 @pytest.mark.thorough
