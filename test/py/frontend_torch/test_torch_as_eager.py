@@ -151,10 +151,9 @@ def test_softmax_of_no_elements(shape, dtype):
         assert checks.equal(checks.run(f, (x,)), checks.outcome(f, (x,)))
 
 
-def test_softmax_of_a_size_that_values_tell(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+def test_softmax_of_a_size_that_values_tell():
     x = torch.randn(50)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         warnings.simplefilter("error", mlirfuse.FallbackWarning)
         found = compiled(lambda x: x[x > 0].softmax(0), fullgraph=True)(x)
     assert torch.allclose(found, x[x > 0].softmax(0), rtol=1e-6)
