@@ -151,6 +151,12 @@ def test_softmax_of_no_elements(shape, dtype):
         assert checks.equal(checks.run(f, (x,)), checks.outcome(f, (x,)))
 
 
+def test_nan_to_num_of_complex_numbers():
+    x = torch.tensor([complex("nan+infj"), complex("-inf+2j"), 1j])
+    f = lambda x: torch.nan_to_num(x, nan=2) + 1  # noqa: E731
+    assert torch.equal(compiled(f, options={"fallback": False})(x), f(x))
+
+
 def test_softmax_of_a_size_that_values_tell():
     x = torch.randn(50)
     with warnings.catch_warnings(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):

@@ -154,14 +154,17 @@ def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.
     return torch.where(scaled > threshold, wide, found if beta == 1 else found / beta).to(x.dtype)
 
 
-def _of_elements(op: Any) -> Callable[..., Any]:
-    """The decomposition of a softmax; without elements, eager takes types that have no maximum, or none of nothing."""
+def _unless(op: Any, refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
+    """The decomposition of ``op``, but for tensors that it refuses and eager takes."""
 
-    def decomposed(x: torch.Tensor, *how: Any) -> Any:
-        empty = any(statically_known_true(n == 0) for n in x.shape)
-        return NotImplemented if empty else decomposition_table[op](x, *how)
+    def decomposed(x: torch.Tensor, *how: Any, **named: Any) -> Any:
+        return NotImplemented if refused(x) else decomposition_table[op](x, *how, **named)
 
     return decomposed
+
+
+def _is_empty(x: torch.Tensor) -> bool:  # without elements, a softmax takes types that have no maximum
+    return any(statically_known_true(n == 0) for n in x.shape)
 
 
 _CONVOLUTIONS = {
@@ -203,7 +206,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
-        **{op: _of_elements(op) for op in (aten._softmax.default, aten._log_softmax.default)},
+        **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
+        aten.nan_to_num.default: _unless(aten.nan_to_num.default, torch.is_complex),
         **norms.DECOMPOSITIONS,
         **pool_gradients.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
