@@ -18,7 +18,7 @@ from mlirfuse.schedule.gpu.tuning import costs
 DEVICES = {**costs.DEVICES, "cpu": CPU}
 # By what share of its time a segment has to be slower than its two parts: with coefficients that are fitted to measured
 # kernels, and with rough ones.
-MEASURED, ROUGH = 0.25, 0.35
+MEASURED, ROUGH = 0.25, 0.5
 _OFTEN = 1.5  # how often a value is computed, for it to be a candidate
 _TRIED = 32  # candidates of a segment, those that could save most
 

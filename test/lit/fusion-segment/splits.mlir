@@ -49,7 +49,10 @@ func.func @of_rows(%x: tensor<4096x4096xf32>, %y: tensor<4096x1xf32>) -> tensor<
 func.func @columns(%x: tensor<4096x4096xf32>) -> tensor<4096x4096xf32> {
   %a = "fusion.sin"(%x) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
   %b = "fusion.sin"(%a) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
-  %c = "fusion.sin"(%b) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
+  %g = "fusion.sin"(%b) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
+  %h = "fusion.sin"(%g) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
+  %i = "fusion.sin"(%h) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
+  %c = "fusion.sin"(%i) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>
   %m = "fusion.max"(%c) {axes = [0], keepdims = true} : (tensor<4096x4096xf32>) -> tensor<1x4096xf32>
   %d = "fusion.sub"(%c, %m) : (tensor<4096x4096xf32>, tensor<1x4096xf32>) -> tensor<4096x4096xf32>
   %e = "fusion.exp"(%d) : (tensor<4096x4096xf32>) -> tensor<4096x4096xf32>

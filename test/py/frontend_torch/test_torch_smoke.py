@@ -150,6 +150,7 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     asked: list[dict] = []
     host = SimpleNamespace(symbols=[], function=lambda env: asked.append(env) or list)
     graph = SimpleNamespace(returns=[Value(dt.f32, ())], donated=[])
-    run = boxed(SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[]), host)
+    cpu = torch.device("cpu")
+    run = boxed(SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[], device=cpu), host)
     assert asked == [{}]
     assert run([5]) == wanted and asked == [{}]
