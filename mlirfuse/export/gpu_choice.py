@@ -23,7 +23,8 @@ VECTOR_BYTES = 16  # alignments beyond make no difference to a choice
 _LANES = 32  # elements of the widest vector: further powers of two that divide a size make no difference
 _DENSE = 4096  # sizes up to here are all looked at
 _STEP, _LARGEST = 1.02, 1 << 32  # then each larger than the last by this factor, up to here
-RANGES = (16, 256, 1 << 16)  # from one power to the next where several sizes are open; wider ones make fewer programs
+# From one power to the next where several sizes are open; wider ones make fewer programs.
+RANGES = (16, 256, 1 << 16, 1 << 32)
 _RANGE_OF_ONE = 4
 
 
