@@ -24,7 +24,7 @@ from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
-from mlirfuse.schedule.gpu.matmul import model
+from mlirfuse.schedule.gpu.matmul import model, params
 from mlirfuse.schedule.scheduler import SizedCall
 
 HOPPER = "cuda:sm_90"
@@ -286,7 +286,9 @@ def test_machine_code_has_no_spills_and_asynchronous_products():
     program = Program(segmented(graph_of(linear, *shapes)), target, {})
     for p in target.schedulers.candidates(program.steps[0].analysis, SizedCall({}, {}, target.properties)):
         text = ptx.to_ptx(target.write(program, (p,), program.slots()).tiled(), "sm_90")
-        assert text.count(f"wgmma.mma_async.sync.aligned.m64n{p.n}k16.f32.bf16.bf16") == 8 * p.parts
+        layout = params.Layout(p)
+        products = text.count(f"wgmma.mma_async.sync.aligned.m64n{layout.n}k16.f32.bf16.bf16")
+        assert products == 8 * layout.parts
         command = [tool, "-arch=sm_90a", "-v", "-", "-o", "/dev/null"]
         done = subprocess.run(command, input=text, capture_output=True, text=True)
         assert done.returncode == 0 and "serialized" not in done.stderr, done.stderr
