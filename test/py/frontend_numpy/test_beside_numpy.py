@@ -251,6 +251,7 @@ _VALUES = [
     ("np.spacing(-a), np.spacing(np.zeros(2, 'f4') * a[1] * -1)", "f4", "f4"), ("np.spacing(-a)", "f2", "f2"),
     ("np.linspace(a[0], a[1], 3)", "f4", "f4"), ("np.linspace(a[0], a[1], 3)", "f2", "?"), ("np.linspace(a[0], b[1], 3)", "c8", "i2"),
     ("np.angle(a)", "i1", "f4"), ("np.angle(b)", "f8", "f4"), ("np.nanstd(a + 1j), np.nanvar(a * 1j, ddof=1)", "c16", "f8"),
+    ("np.nanvar(a, 0, dtype='f4'), np.nanstd(a, dtype='c16')", "c16", "f8"),
     ("np.var(a, dtype='c8'), a.std(dtype='c16')", "c8", "f8"), ("np.var(a, dtype='c8')", "f4", "f8"),
     ("np.power(a, b)", "i8", "i8"), ("np.power(a, -b)", "i8", "i8"), ("a ** -1", "i8", "i8"), ("np.power(a + 2j, b)", "c16", "i8"),
     ("np.logical_or(a, 1, dtype='f4')", "i8", "i8"), ("np.heaviside(a, 1, dtype='i4')", "i8", "i8"), ("np.clip(a, 0, 1, dtype='i4')", "f8", "f8"),

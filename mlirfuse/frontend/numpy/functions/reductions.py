@@ -201,14 +201,19 @@ def squared(x) -> TracedArray:
     return x.real * x.real + x.imag * x.imag if x._value.dtype.kind == "c" else x * x
 
 
+def _refuse_complex(row: str, x: TracedArray, dtype) -> None:
+    """Leave a variance with a dtype to NumPy where one of both is complex: its steps differ in what they convert."""
+    if dtype is not None and "c" in (x._value.dtype.kind, dtype_of(dtype).kind):
+        unsupported(f"np.{row} of complex numbers with a dtype", "convert the result")
+
+
 def _variance(row: str):
     @implements(getattr(np, row))
     def variance(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=np._NoValue,
                  correction=np._NoValue):  # fmt: skip
         refuse(row, where=where, mean=mean)
         x = asarray(a)
-        if dtype is not None and "c" in (x._value.dtype.kind, dtype_of(dtype).kind):  # the result has this dtype
-            unsupported(f"np.{row} of complex numbers with a dtype", "convert the result")
+        _refuse_complex(row, x, dtype)
         ddof = concrete(ddof if correction is np._NoValue else correction)
         if x._value.dtype.kind != "c":
             return into_out(reduce_axes(x, row, axis, keepdims, float_type(x, dtype), correction=ddof), out, row)
@@ -333,8 +338,7 @@ def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
 @implements(np.nanvar)
 def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     x = asarray(a)
-    if x._value.dtype.kind != "c" and float_type(x, dtype).kind == "c":
-        unsupported("np.nanvar of real numbers in a complex dtype")
+    _refuse_complex("nanvar", x, dtype)
     x = asarray(x, float_type(x, dtype))
     valid = ~isnan_(x)
     count = sum(valid, axis, x.dtype, keepdims=True)
