@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,3 +47,12 @@ def modes(graph: Graph) -> dict[Node, tuple[bool, int]]:
         depth += name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
         found[node] = enabled, depth
     return found
+
+
+def calls_of(graph: Graph, function: Callable[..., Any]) -> Iterator[tuple[Node, dict[str, Any]]]:
+    """Yield the calls of ``function`` in Dynamo's graph, and their arguments by name, defaults among them."""
+    signature = inspect.signature(function)
+    for node in graph.find_nodes(op="call_function", target=function):
+        given = signature.bind(*node.args, **node.kwargs)
+        given.apply_defaults()
+        yield node, given.arguments

@@ -10,23 +10,19 @@ maxima without padding.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-_NAMES = inspect.signature(F.embedding_bag)
+from mlirfuse.frontend.torch.fx import nodes
 
 
 def as_reductions(module: GraphModule) -> None:
     """Rewrites the bags of equal size in Dynamo's graph."""
     changed = False
-    for node in module.graph.find_nodes(op="call_function", target=F.embedding_bag):
-        given = _NAMES.bind(*node.args, **node.kwargs)
-        given.apply_defaults()
-        how = given.arguments
+    for node, how in nodes.calls_of(module.graph, F.embedding_bag):
         if _is_reduction(how):
             node.target = torch.ops.mlirfuse.embedding_bag.default
             node.args = how["input"], how["weight"], how["per_sample_weights"], how["mode"], how["padding_idx"]

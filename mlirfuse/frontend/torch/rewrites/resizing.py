@@ -8,7 +8,6 @@ read it, which are next to each other. So a dimension takes one gather in a fixe
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule
 
+from mlirfuse.frontend.torch.fx import nodes
 from mlirfuse.frontend.torch.torch_private import functorch_interpreter
 
-_NAMES = inspect.signature(F.interpolate)
 # The elements that a pixel reads, counted from the one at or below its position.
 _TAPS = {"nearest": (0, 0), "nearest-exact": (0, 0), "linear": (0, 1), "bilinear": (0, 1), "trilinear": (0, 1),
          "bicubic": (-1, 2)}  # fmt: skip
@@ -30,10 +29,7 @@ _CUBIC = -0.75
 def gather_gradients(module: GraphModule) -> None:
     """Rewrites calls of ``interpolate`` in Dynamo's graph, where sizes are known, so that their gradients gather."""
     changed = False
-    for node in module.graph.find_nodes(op="call_function", target=F.interpolate):
-        given = _NAMES.bind(*node.args, **node.kwargs)
-        given.apply_defaults()
-        how = given.arguments
+    for node, how in nodes.calls_of(module.graph, F.interpolate):
         x = how["input"].meta.get("example_value")
         if how["mode"] not in _TAPS or how["antialias"] or x is None:
             continue
