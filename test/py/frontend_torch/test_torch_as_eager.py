@@ -228,6 +228,13 @@ def _with_item(x, v):
     return x
 
 
+def test_bools_are_filled_with_constants():
+    """Which are in the graph; a float among the arguments is an input of it."""
+    f = lambda x: (x.masked_fill(x, 0.5), torch.full_like(x, 0.5), x.new_full((2,), -0.25))  # noqa: E731
+    for found in compiled(f)(torch.ones(4, dtype=torch.bool)):
+        assert found.all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.int8])
 @pytest.mark.parametrize("name", FILLED)
 def test_numbers_of_another_type_than_the_tensor(name, dtype):
