@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirfuse.frontend.torch import fx_passes, lower
-from mlirfuse.frontend.torch.rewrites import matmul_epilogues
+from mlirfuse.frontend.torch.rewrites import matmul_epilogues, product_choice
 from mlirfuse.lowering import devices
-from mlirfuse.passes import pipelines, product_choice
+from mlirfuse.passes import pipelines
 
 
 def kernels(function, *shapes, **how):

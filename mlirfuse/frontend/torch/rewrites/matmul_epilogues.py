@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Node
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.frontend.torch.fx.nodes import explain
 from mlirfuse.frontend.torch.ops.rules import VIEWS
+from mlirfuse.frontend.torch.rewrites import product_choice
 from mlirfuse.ir.graph import Graph
-from mlirfuse.passes import product_choice
 
 aten = torch.ops.aten
 
