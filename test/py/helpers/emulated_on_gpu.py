@@ -1,10 +1,11 @@
-"""A pytest plugin: what test_gpu_emulated.py runs in the emulator is run on a GPU instead. Small cases of every kind of
-kernel, for compute-sanitizer's racecheck, which takes long over those of test_gpu.py:
+"""A pytest plugin: what test_gpu_emulated.py and test_matmul.py run in the emulator is run on a GPU instead. Small cases
+of every kind of kernel, for compute-sanitizer's racecheck, which takes long over those of test_gpu.py:
 
     PYTHONPATH=test/py/helpers:test/py/schedule compute-sanitizer --tool racecheck python -m pytest -p emulated_on_gpu
     test/py/schedule/test_gpu_emulated.py -k "not emulator"
 """
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,6 +14,48 @@ def pytest_collection_modifyitems(items):
     for module in {item.module for item in items}:
         if module.__name__ == "test_gpu_emulated":
             module.check = _check_on_gpu
+        if module.__name__ == "test_matmul":
+            module.computed = _computed_on_gpu
+
+
+def _computed_on_gpu(graph, inputs, only=lambda params: True, alignments=(), changed=lambda params: params):
+    """As test_matmul.computed; ``alignments`` are those of the tensors' addresses."""
+    import torch
+    from test_matmul import chosen
+
+    from mlirfuse import _native
+    from mlirfuse.frontend.torch.execution.execute import target_of
+    from mlirfuse.passes import pipelines
+    from mlirfuse.runtime.executor import Executor
+
+    target, given = target_of(torch.device("cuda")), dict(alignments)
+    if not target.properties.tensor_cores:
+        pytest.skip("kernels for another GPU")
+    executor = Executor(pipelines.lower_to_segments(graph, target.properties), target, {})
+    tensors = [_aligned(_on_gpu(np.ascontiguousarray(x)), given.get(k, 16)) for k, x in enumerate(inputs)]
+    places, program = list(range(len(tensors))), executor.program
+    aligned = executor.alignments(tensors, places)
+    program.tuned[program.call_key({}, program.aligned(aligned))] = chosen(program, aligned, only, changed)
+    record = executor.record(tensors, places, {}, list)
+    results = _native.Dispatcher(lambda _: record)(*tensors)
+    return [_bits_on_host(x) for x in results]
+
+
+def _aligned(tensor, nbytes: int):
+    """``tensor`` at an address that is a multiple of no more than ``nbytes``."""
+    if nbytes >= 16:
+        return tensor
+    moved = tensor.new_empty(tensor.numel() + nbytes // tensor.itemsize)[nbytes // tensor.itemsize :].view(tensor.shape)
+    return moved.copy_(tensor)
+
+
+def _bits_on_host(tensor):
+    """A tensor as an array of its own type."""
+    import torch
+
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).cpu().numpy().view(ml_dtypes.bfloat16)
+    return tensor.cpu().numpy()
 
 
 def _check_on_gpu(fn, *inputs, candidates=4, chip="sm_90", only=lambda params: True):

@@ -58,15 +58,20 @@ def computed(
     graph: Graph, inputs, only=lambda params: True, alignments=(), changed=lambda params: params
 ) -> list[np.ndarray]:
     """The graph's results, by the first candidate of each segment that is ``only`` such a one, ``changed``."""
-    target = targets.of(HOPPER)
-    program = Program(segmented(graph), target, {})
+    program = Program(segmented(graph), targets.of(HOPPER), {})
     given = {program.graph.args[k]: n for k, n in dict(alignments).items()}
-    chosen = []
+    return run(program, {}, chosen(program, given, only, changed), inputs)
+
+
+def chosen(program: Program, alignments: dict[Value, int], only, changed) -> tuple:
+    """The parameters of each of the program's segments that :func:`computed` takes."""
+    found = []
     for step in program.steps:
-        found = target.schedulers.candidates(step.analysis, SizedCall({}, given, target.properties))
-        chosen.append(changed(next(filter(only, found))))
-    few = [p.replaced(blocks=2) if p.scheduler == "matmul" else p for p in chosen]  # several tiles a block
-    return run(program, {}, tuple(few), inputs)
+        candidates = program.target.schedulers.candidates(
+            step.analysis, SizedCall({}, alignments, program.target.properties)
+        )
+        found.append(changed(next(filter(only, candidates))))
+    return tuple(p.replaced(blocks=2) if p.scheduler == "matmul" else p for p in found)  # several tiles a block
 
 
 def linear(b: Builder, x, w, bias):
