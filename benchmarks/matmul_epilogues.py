@@ -289,6 +289,19 @@ def gated(lt: CublasLt, m: int, n: int, k: int) -> Case:
     return Case(None, [], function, [x, gate, up], lambda: x @ gate.t())
 
 
+def gate_backward(lt: CublasLt, m: int, n: int, k: int) -> Case:
+    """The gradients of a gated MLP's two products, through the weight behind the gate: two matrices are read, two
+    written."""
+    dy, w = normal(m, k), normal(k, n, scale=k**-0.5)
+    gate, up = normal(m, n, use="r"), normal(m, n, use="up")
+
+    def function(dy, w, gate, up):
+        grad = dy @ w
+        return torch.ops.aten.silu_backward(grad * up, gate), grad * F.silu(gate)
+
+    return Case(None, [], function, [dy, w, gate, up], lambda: dy @ w)
+
+
 CASES = {
     "none": lambda lt, *s: elementwise(lt, *s, lambda u: u),
     "cast": lambda lt, *s: elementwise(lt, *s, lambda u: u.float()),
@@ -296,6 +309,7 @@ CASES = {
     "residual_f32": lambda lt, *s: elementwise(lt, *s, lambda u, r: u + r, torch.float32),
     "gate": lambda lt, *s: elementwise(lt, *s, lambda u, g: F.silu(g) * u, torch.bfloat16),
     "gated_silu": gated,
+    "gate_backward": gate_backward,
     "bias": lambda lt, *s: forward(lt, *s, BIAS, lambda u: u),
     "bias_relu": lambda lt, *s: forward(lt, *s, BIAS | RELU, F.relu),
     "bias_gelu": lambda lt, *s: forward(lt, *s, BIAS | GELU, gelu),
