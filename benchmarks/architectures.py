@@ -53,6 +53,27 @@ def mixtral(small, dropout):
     return _words(model, *((1, 64) if small else (8, 1024)))
 
 
+def qwen3moe(small, dropout):
+    """Top 4 of 16 experts by normalized weights."""
+    sizes = {"hidden_size": 768, "intermediate_size": 2048, "moe_intermediate_size": 768, "num_experts": 16,
+             "num_experts_per_tok": 4, "norm_topk_prob": True, "num_hidden_layers": 2 if small else 8, "head_dim": 64,
+             "num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 32000, "use_cache": False}  # fmt: skip
+    model = _transformers("Qwen3MoeForCausalLM", "Qwen3MoeConfig", dropout, **sizes)
+    return _words(model, *((1, 64) if small else (8, 1024)))
+
+
+def deepseek3(small, dropout):
+    """Latent attention; a dense layer, then experts of which a word takes the best of the best groups, and one that
+    all take."""
+    sizes = {"hidden_size": 768, "intermediate_size": 2048, "moe_intermediate_size": 768, "n_routed_experts": 16,
+             "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1,
+             "num_hidden_layers": 3 if small else 8, "num_attention_heads": 12, "num_key_value_heads": 12,
+             "q_lora_rank": 256, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+             "vocab_size": 32000, "use_cache": False}  # fmt: skip
+    model = _transformers("DeepseekV3ForCausalLM", "DeepseekV3Config", dropout, **sizes)
+    return _words(model, *((1, 64) if small else (8, 1024)))
+
+
 def whisper(small, dropout):
     layers = 2 if small else 8
     sizes = {"d_model": 768, "encoder_layers": layers, "decoder_layers": layers, "encoder_attention_heads": 12,
@@ -271,7 +292,7 @@ def graphnet(small, dropout):
 ARCHITECTURES = {
     make.__name__: make
     for make in (
-        qwen3, deberta, mixtral, whisper, segformer, swin, densenet, mobilenet, unet, videonet, bart, electra, gemma2,
+        qwen3, qwen3moe, deepseek3, deberta, mixtral, whisper, segformer, swin, densenet, mobilenet, unet, videonet, bart, electra, gemma2,
         phi3, mamba, wav2vec2, dinov2, regnet, shufflenet, dit, graphnet,
     )
 }  # fmt: skip
