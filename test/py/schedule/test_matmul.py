@@ -135,8 +135,8 @@ def test_float32_operands_by_tf32(apart, tma):
     [(64, False, 300, 72, 400), (128, True, 520, 200, 136), (128, True, 300, 72, 400), (128, False, 8, 520, 8)],
 )
 def test_consumers_with_tiles_of_their_own(monkeypatch, rows, ahead, m, n, k):
-    """Several tiles of each consumer, one that has none, other numbers of stages than those of a tile; the second
-    consumer is early, too."""
+    """Several tiles of each consumer, one that has none, other numbers of stages and of panels than those of a tile; the
+    second consumer is early, too."""
     monkeypatch.setattr(HopperLaunch, "ahead", ahead)
     shapes = (m, k), (n, k), (n,), (m, n), (m, n)
 
@@ -148,8 +148,8 @@ def test_consumers_with_tiles_of_their_own(monkeypatch, rows, ahead, m, n, k):
     *inputs, residual = data(*shapes)
     inputs.append(residual.astype(np.float32))
     x, w, bias, scale, residual = wide(*inputs)
-    stages, columns = (4, 256) if rows == 64 else (6, 128)
-    own = {"apart": True, "m": rows, "n": columns, "stages": stages}
+    stages, columns = (3, 256) if rows == 64 else (4, 128)
+    own = {"apart": True, "m": rows, "n": columns, "stages": stages, "panels": 2 if ahead else 3}
     total, product = computed(graph, inputs, changed=lambda p: p.replaced(**own))
     compare(product, (x @ w.T + bias) * scale, BOUND["bfloat16"], "")
     np.testing.assert_allclose(total, (x @ w.T + bias) * scale + residual, rtol=0, atol=2e-3)

@@ -7,7 +7,8 @@ full, and that it is empty.
 
 Once a consumer has its sums, it computes the ops on them, writes results to shared memory in rows of 128 bytes, and has
 TMA copy them out, while the producer already fills the stages for the next tile. Other matrices that the ops read come
-to the stages the same way."""
+in panels of 64 rows of 128 bytes: each consumer has some in shared memory, which a warp of the producer's fills for it
+while the operands' stages are filled and multiplied."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.kernel import NO_UNROLL
 from mlirfuse.schedule.gpu.matmul.epilogue import Epilogue
 from mlirfuse.schedule.gpu.matmul.operands import TYPES, UNIT, Matrix
-from mlirfuse.schedule.gpu.matmul.params import COLUMNS, ROW, WARP_GROUP, WGMMA_BYTES, WGMMA_M
-from mlirfuse.schedule.gpu.matmul.tile_body import Panel, TileBody
+from mlirfuse.schedule.gpu.matmul.params import COLUMNS, PANEL_BYTES, ROW, WARP_GROUP, WGMMA_BYTES, WGMMA_M
+from mlirfuse.schedule.gpu.matmul.tile_body import TileBody
 
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of a thread; 168 at launch
 
@@ -39,6 +40,9 @@ class MatmulBody(TileBody):
             if p.tma:
                 with self.leader(e.cmp("eq", self.thread, 0)):
                     self._produce()
+                for consumer in range(p.consumers if self.panels else 0):
+                    with self.leader(e.cmp("eq", self.thread, 32 * (1 + consumer))):
+                        self._copy_panels(consumer)
             else:
                 self._produce()
         with self.k.region("", "}"):
@@ -51,7 +55,6 @@ class MatmulBody(TileBody):
     def _produce(self) -> None:
         e, p = self.e, self.p
         fill = self._copies() if p.tma else self._loads
-        maps = {panel.matrix.value: self._tensor_map(panel.matrix, p.m) for panels in self.panels for panel in panels}
         zero, one = e.const(0, dt.i32), e.const(1, dt.i32)
         with self._each_tile(self.block, self.blocks, zero, one) as (row, column, stage, phase):
             k, now, its, loop = Val(e.fresh(), dt.i32), Val(e.fresh(), dt.i32), Val(e.fresh(), dt.i32), e.fresh()
@@ -63,22 +66,24 @@ class MatmulBody(TileBody):
                 self.wait(self.mbarrier(p.empty_at, now), its)
                 fill(self.mbarrier(p.full_at, now), e.mul(now, p.stage_bytes), row, column, e.mul(k, self.tile_k))
                 self._yield(*self.next_stage(now, its))
-            now, its = Val(f"{loop}#0", dt.i32), Val(f"{loop}#1", dt.i32)
-            for panels in self.panels:
-                self.wait(self.mbarrier(p.empty_at, now), its)
-                self._copy_panels(panels, maps, now, row, column)
-                now, its = self.next_stage(now, its)
-            self._yield(now, its)
+            self._yield(Val(f"{loop}#0", dt.i32), Val(f"{loop}#1", dt.i32))
 
-    def _copy_panels(self, panels: list[Panel], maps: dict[Value, str], stage: Val, row: Val, column: Val) -> None:
-        """Have TMA copy ``panels`` of the tile at ``row`` and ``column`` to a stage."""
+    def _copy_panels(self, consumer: int) -> None:
+        """Have TMA copy the panels of a consumer's tiles."""
         e, p = self.e, self.p
-        full, at = self.mbarrier(p.full_at, stage), e.mul(stage, p.stage_bytes)
-        size = e.const(len(panels) * p.panel_bytes, dt.i32)
-        e.line(f"nvvm.mbarrier.arrive.expect_tx {full}, {size} : !llvm.ptr<3>, i32")
-        for n, panel in enumerate(panels):
-            to, first = e.add(at, n * p.panel_bytes), e.add(column, panel.start)
-            self._copy(maps[panel.matrix.value], panel.matrix, to, row, first, p.m, full)
+        maps = {panel.matrix.value: self._tensor_map(panel.matrix, WGMMA_M) for panel in self.panels}
+        first, step, rows = self._tiles_of(e.const(consumer, dt.i32))
+        with self._each_tile(first, step, e.const(0, dt.i32), e.const(1, dt.i32)) as (row, column, at, phase):
+            for matrix, part, start in self.panels:
+                number = e.add(at, consumer * p.panels)
+                self.wait(self.mbarrier(p.panel_empty_at, number), phase)
+                full, size = self.mbarrier(p.panel_full_at, number), e.const(PANEL_BYTES, dt.i32)
+                e.line(f"nvvm.mbarrier.arrive.expect_tx {full}, {size} : !llvm.ptr<3>, i32")
+                place = e.add(row, e.add(rows, part * WGMMA_M)), e.add(column, start)
+                to = e.add(e.mul(number, PANEL_BYTES), p.panels_at)
+                self._copy(maps[matrix.value], matrix, to, *place, WGMMA_M, full)
+                at, phase = self.next_panel(at, phase)
+            self._yield(at, phase)
 
     def _copies(self) -> Callable[[str, Val, Val, Val, Val], None]:
         """What has TMA fill a stage: of its barrier, its offset, and the first row, column and index along K."""
@@ -153,19 +158,18 @@ class MatmulBody(TileBody):
         e.line(f"{base} = llvm.ptrtoint {self.memory} : !llvm.ptr<3> to i32")
         self.base = Val(base, dt.i32)
         zero, one = e.const(0, dt.i32), e.const(1, dt.i32)
-        # The first of this consumer's rows in a tile.
-        rows = zero if p.apart else e.mul(consumer, WGMMA_M)
+        first, step, rows = self._tiles_of(consumer)
         self.rows_at = e.mul(rows, ROW)
         self.leads = e.cmp("eq", self.lane, 0)
-        epilogue = Epilogue(self, self.rows_at)
+        epilogue = Epilogue(self, consumer)
         none = e.fresh()
         e.line(f"{none} = llvm.mlir.zero : {self.struct}")
-        used = e.add(self.steps, len(self.panels))  # stages of a tile
-        first, step, carried = self.block, self.blocks, [zero, zero]
+        carried = [zero, zero]
         if p.apart:
-            first, step = e.add(first, e.mul(consumer, step)), e.mul(step, 2)
-            carried = [*self._skip(zero, zero, e.mul(consumer, used)), e.xor(consumer, 1)]
-        with self._each_tile(first, step, *carried) as (row, column, stage, phase, *turn):
+            carried = [*self._skip(zero, zero, e.mul(consumer, self.steps)), e.xor(consumer, 1)]
+        carried += [zero, zero] if self.panels else []
+        with self._each_tile(first, step, *carried) as (row, column, stage, phase, *more):
+            turn, panel = more[: p.apart], more[p.apart :]
             if turn:
                 self.wait(self.mbarrier(p.turns_at, consumer), turn[0])
             self.wait(self.mbarrier(p.full_at, stage), phase)
@@ -183,29 +187,27 @@ class MatmulBody(TileBody):
                 self.wait(self.mbarrier(p.full_at, now), its)
                 added = self._multiply(now, sums, "one")
                 e.line("nvvm.wgmma.wait.group.sync.aligned 1")
-                self.release(before)
+                self.arrive(self.mbarrier(p.empty_at, before))
                 after, next_phase = self.next_stage(now, its)
                 e.line(f"scf.yield {after}, {next_phase}, {now}, {', '.join(added)} : {types}")
             now, its = Val(f"{loop}#0", dt.i32), Val(f"{loop}#1", dt.i32)
-            if turn:
-                self._pass_turn(consumer, now, its)
+            if turn:  # all stages of this tile are full: the other's waits tell those that follow from them
+                self.arrive(self.mbarrier(p.turns_at, e.xor(consumer, 1)))
+                now, its = self._skip(now, its, self.steps)
             e.line("nvvm.wgmma.wait.group.sync.aligned 0")
-            self.release(Val(f"{loop}#2", dt.i32))
+            self.arrive(self.mbarrier(p.empty_at, Val(f"{loop}#2", dt.i32)))
             found = [f"{loop}#{3 + part}" for part in range(p.parts)]
-            now, its = epilogue.emit(found, e.add(row, rows), column, now, its)
-            self._yield(*((*self._skip(now, its, used), e.xor(turn[0], 1)) if turn else (now, its)))
+            panel = epilogue.emit(found, e.add(row, rows), column, panel)
+            self._yield(now, its, *(e.xor(one, 1) for one in turn), *panel)
         with self.leader(self.leads):
             e.line("nvvm.cp.async.bulk.wait_group 0")
 
-    def _pass_turn(self, consumer: Val, stage: Val, phase: Val) -> None:
-        """Let the other consumer multiply, once all stages of this one's tile are full, its panels from ``stage`` on,
-        too: a wait for a stage tells one phase from the next only, and the other's waits are for later ones."""
-        for _ in self.panels:
-            self.wait(self.mbarrier(self.p.full_at, stage), phase)
-            stage, phase = self.next_stage(stage, phase)
-        barrier = self.mbarrier(self.p.turns_at, self.e.xor(consumer, 1))
-        with self.leader(self.leads):
-            self.e.line(f"{self.e.fresh()} = nvvm.mbarrier.arrive {barrier} : !llvm.ptr<3> -> i64")
+    def _tiles_of(self, consumer: Val) -> tuple[Val, Val, Val]:
+        """The first of a consumer's tiles, the step from one to the next, and the first of its rows in a tile."""
+        e = self.e
+        if self.p.apart:
+            return e.add(self.block, e.mul(consumer, self.blocks)), e.mul(self.blocks, 2), e.const(0, dt.i32)
+        return self.block, self.blocks, e.mul(consumer, WGMMA_M)
 
     def _descriptor(self, at: Val, along_k: bool) -> Val:
         """The descriptor of an operand at the address ``at`` for ``wgmma``: rows of 128 bytes, along K or across it,

@@ -12,7 +12,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.schedule.gpu.matmul import operands
 from mlirfuse.schedule.gpu.matmul.operands import UNIT, Matrix
-from mlirfuse.schedule.gpu.matmul.params import COLUMNS, ROW, STAGING, WARP_GROUP, WARP_ROWS, WGMMA_M
+from mlirfuse.schedule.gpu.matmul.params import COLUMNS, PANEL_BYTES, ROW, STAGING, WARP_GROUP, WARP_ROWS, WGMMA_M
 from mlirfuse.schedule.gpu.matmul.tile_body import TileBody
 
 
@@ -26,10 +26,9 @@ class Place(NamedTuple):
 
 
 class SubTile(NamedTuple):
-    """What a consumer computes of 64 rows of a tile: the ``number`` of the 64 rows among its own, the thread's sums,
-    the first row of its warp, and its two rows and their indices."""
+    """What a consumer computes of 64 rows of a tile: the thread's sums, the first row of its warp, and its two rows and
+    their indices."""
 
-    number: int
     values: list[Val]
     warp_row: Val
     rows: tuple[Val, Val]
@@ -40,9 +39,9 @@ class Epilogue:
     """Emits the ops on a consumer's sums, and what stores their results.
 
     A thread has the columns 8 j + 2 (lane mod 4) + (0, 1) of the rows lane / 4 and lane / 4 + 8 of its warp's 16.
-    ``rows_at``: the offset of the consumer's rows in a stage."""
+    ``consumer``: the number of its warp group."""
 
-    def __init__(self, body: TileBody, rows_at: Val):
+    def __init__(self, body: TileBody, consumer: Val):
         self.body, self.e, self.k = body, body.e, body.k
         e, p = self.e, body.p
         self.stored: tuple[Matrix, ...] = body.found.stored if p.tma else ()
@@ -69,7 +68,8 @@ class Epilogue:
         self.full_rows, self.full_columns = isinstance(m, int) and m % p.m == 0, isinstance(n, int) and n % p.n == 0
         # Where a thread's elements are in a warp's rows in shared memory: of its first row, by columns of 8.
         self.elements = {nbytes: self._elements(nbytes) for nbytes in (2, 4)}
-        self.panel_at = e.add(rows_at, e.mul(self.warp_row, ROW))  # of this warp's rows in a panel
+        self.first_panel = e.mul(consumer, p.panels)
+        self.panel_at = e.add(e.mul(self.warp_row, ROW), p.panels_at)  # of this warp's rows in the first of all panels
 
     def _elements(self, nbytes: int) -> list[Val]:
         """The offsets of a thread's two elements of ``nbytes`` in its row, for each 8 columns of 128 bytes."""
@@ -80,42 +80,43 @@ class Epilogue:
         units = (e.xor(self.thread_row, e.add(unit, first)) for first in range(0, ROW // UNIT, step))
         return [e.add(e.add(line, inside), e.mul(unit, UNIT)) for unit in units]
 
-    def emit(self, sums: list[str], row: Val, column: Val, stage: Val, phase: Val) -> tuple[Val, Val]:
-        """Compute and store the results of the tile of 64 rows for each of ``sums``, from ``row``, ``column`` on. The
-        panels of other inputs are in stages from ``stage`` on; returns the stage after them, and its phase."""
+    def emit(self, sums: list[str], row: Val, column: Val, panel: list[Val]) -> list[Val]:
+        """Compute and store the results of the tile of 64 rows for each of ``sums``, from ``row``, ``column`` on.
+        ``panel``: the first of other inputs' panels and its barriers' phase, empty if there are none; returns those
+        after the tile's."""
         body, e, p = self.body, self.e, self.body.p
-        parts = [self._sub_tile(name, e.add(row, n * WGMMA_M), n) for n, name in enumerate(sums)]
+        parts = [self._sub_tile(name, e.add(row, n * WGMMA_M)) for n, name in enumerate(sums)]
         across = e.add(column, self.thread_column)
-        stores, panels = itertools.count(), itertools.chain.from_iterable(body.panels)
-        taken, of_block = 0, sum(map(len, body.panels)) // (p.n // COLUMNS)
+        stores, panels = itertools.count(), iter(body.panels)
+        of_part = len(body.panels) * COLUMNS // (p.n * p.parts)
         for start in range(0, p.n, COLUMNS):
             with self.k.forget():
-                pairs = [self._pairs(part, start, across) for part in parts]
-                for panel in itertools.islice(panels, of_block):
-                    at = taken % p.panels_per_stage
-                    if at == 0:
-                        body.wait(body.mbarrier(p.full_at, stage), phase)
-                    memory = e.add(e.mul(stage, p.stage_bytes), at * p.panel_bytes)
-                    for part, its in zip(parts, pairs):
-                        here = self._columns(its, panel.start - start, panel.matrix)
-                        self._read(panel.matrix.value, here, e.add(memory, part.number * WGMMA_M * ROW))
-                    taken += 1
-                    if at == p.panels_per_stage - 1 or taken == sum(map(len, body.panels)):
-                        body.fence()  # TMA writes the stage next, which is not ordered after threads' loads otherwise
-                        body.warp_barrier()
-                        body.release(stage)
-                        stage, phase = body.next_stage(stage, phase)
-                for part, its in zip(parts, pairs):
-                    self._store_all(part, its, e.add(column, start), stores)
-        return stage, phase
+                for part in parts:
+                    pairs = self._pairs(part, start, across)
+                    for matrix, _, at in itertools.islice(panels, of_part):
+                        panel = self._read_panel(matrix.value, self._columns(pairs, at - start, matrix), *panel)
+                    self._store_all(part, pairs, e.add(column, start), stores)
+        return panel
 
-    def _sub_tile(self, sums: str, row: Val, number: int) -> SubTile:
+    def _read_panel(self, value: Value, pairs: list[list[Place]], panel: Val, phase: Val) -> list[Val]:
+        """Read the elements of an input at ``pairs`` from ``panel``, once it is full; returns the next one, and the
+        phase of its barriers."""
+        body, e, p = self.body, self.e, self.body.p
+        number = e.add(self.first_panel, panel)
+        body.wait(body.mbarrier(p.panel_full_at, number), phase)
+        self._read(value, pairs, e.mul(number, PANEL_BYTES))
+        body.fence()  # TMA writes the panel next, which is not ordered after threads' loads otherwise
+        body.warp_barrier()
+        body.arrive(body.mbarrier(p.panel_empty_at, number))
+        return [*body.next_panel(panel, phase)]
+
+    def _sub_tile(self, sums: str, row: Val) -> SubTile:
         e, body = self.e, self.body
         values = [e.op(f"llvm.extractvalue {sums}[{n}] : {body.struct}", dt.f32) for n in range(body.p.n // 2)]
         warp_row = e.add(row, self.warp_row)
         first = e.add(warp_row, self.thread_row)
         rows = (first, e.add(first, 8))
-        return SubTile(number, values, warp_row, rows, (self._row(rows[0]), self._row(rows[1])))
+        return SubTile(values, warp_row, rows, (self._row(rows[0]), self._row(rows[1])))
 
     def _pairs(self, part: SubTile, start: int, across: Val) -> list[list[Place]]:
         """The thread's elements in 64 columns from ``start`` on: two columns each, by column, then by row."""

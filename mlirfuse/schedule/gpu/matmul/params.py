@@ -13,6 +13,7 @@ COLUMNS = ROW // 2  # 16-bit elements of such a row
 TILE_M = 2 * WGMMA_M  # rows of a tile: more columns would not leave enough registers
 WARP_ROWS = 16  # rows of a warp's sums
 STAGING = 2 * WARP_ROWS * ROW  # bytes of a warp for results on their way to memory: two buffers
+PANEL_BYTES = WGMMA_M * ROW  # of a part of another input
 _BARRIER = 8  # bytes
 
 
@@ -22,7 +23,8 @@ class Tiles(NamedTuple):
     aligned; else threads load and store elements, which takes several times as long; ``added``: the other inputs that
     TMA copies, by number among :attr:`operands.Operands.added`; ``apart``: the warp groups compute tiles of their own
     in turns, one multiplies while the other computes the ops on its sums; else both compute a tile together, 64 rows
-    each."""
+    each; ``panels``: how many parts of those inputs, 64 rows of 128 bytes, each warp group has room for in shared
+    memory."""
 
     m: int
     n: int
@@ -31,6 +33,7 @@ class Tiles(NamedTuple):
     tma: bool
     added: tuple[int, ...] = ()
     apart: bool = False
+    panels: int = 0
 
 
 class Layout:
@@ -38,7 +41,7 @@ class Layout:
 
     def __init__(self, p: Tiling):
         self.access, self.stages = p.access, p.stages
-        self.m, self.n, self.group, self.blocks, self.tma, self.added, self.apart = p.own
+        self.m, self.n, self.group, self.blocks, self.tma, self.added, self.apart, self.panels = p.own
 
     @property
     def consumers(self) -> int:
@@ -69,24 +72,24 @@ class Layout:
         return (self.m + self.n) * ROW
 
     @property
-    def panel_bytes(self) -> int:
-        """Bytes of 64 columns of a tile of 16-bit floats."""
-        return self.m * ROW
-
-    @property
-    def panels_per_stage(self) -> int:
-        """How many such columns of inputs other than the operands a stage has room for."""
-        return self.stage_bytes // self.panel_bytes
-
-    @property
     def staging_at(self) -> int:
         """The offset of the results' buffers."""
         return self.stages * self.stage_bytes
 
     @property
+    def panels_at(self) -> int:
+        """The offset of the panels, those of a consumer one after the other."""
+        return self.staging_at + self.consumers * WARP_GROUP // 32 * STAGING
+
+    @property
+    def all_panels(self) -> int:
+        """The panels of all consumers."""
+        return self.consumers * self.panels
+
+    @property
     def full_at(self) -> int:
         """The offset of the barriers that a stage is full; those that it is empty follow."""
-        return self.staging_at + self.consumers * WARP_GROUP // 32 * STAGING
+        return self.panels_at + self.all_panels * PANEL_BYTES
 
     @property
     def empty_at(self) -> int:
@@ -98,5 +101,14 @@ class Layout:
         return self.empty_at + self.stages * _BARRIER
 
     @property
-    def shared_bytes(self) -> int:
+    def panel_full_at(self) -> int:
+        """The offset of the barriers that a panel is full; those that it is empty follow."""
         return self.turns_at + (self.consumers * _BARRIER if self.apart else 0)
+
+    @property
+    def panel_empty_at(self) -> int:
+        return self.panel_full_at + self.all_panels * _BARRIER
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.panel_empty_at + self.all_panels * _BARRIER

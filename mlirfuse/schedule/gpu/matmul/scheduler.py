@@ -22,6 +22,8 @@ from mlirfuse.schedule.tiling import Tiling
 
 LANES = 2  # most adjacent columns of a thread
 WIDEST = 256  # columns of a tile: of one instruction
+PANELS = 4  # most of a warp group
+STAGES = 3  # fewest, where panels need room
 
 
 class Matmul(GpuScheduler):
@@ -48,7 +50,7 @@ class Matmul(GpuScheduler):
         )
         for rows, columns, stages, apart, _ in best_tiles(work, call.properties):
             own = Tiles(rows, columns, group, blocks, tma, added, apart)
-            yield Tiling(self.name, access, stages=stages, own=own)
+            yield _with_panels(Tiling(self.name, access, stages=stages, own=own), analysis, call)
 
     def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
         p = Layout(params)
@@ -57,6 +59,7 @@ class Matmul(GpuScheduler):
         require(not (p.tma and unaligned), f"tma = true: {unaligned}")
         added = _added(analysis, call) if p.tma else ()
         require(set(p.added) <= set(added), f"added = {list(p.added)}: TMA can copy {list(added)}")
+        require(p.panels >= bool(p.added), f"panels = {p.panels}: TMA copies other inputs to them")
         require(p.m in (WGMMA_M, TILE_M), f"m = {p.m}: must be {WGMMA_M} or {TILE_M}")
         most = WIDEST // p.parts  # more would not leave enough registers
         require(p.n % COLUMNS == 0 and 0 < p.n <= most, f"n = {p.n}: must be a multiple of {COLUMNS} up to {most}")
@@ -69,6 +72,19 @@ class Matmul(GpuScheduler):
 
     def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Tiling) -> list[GpuKernel]:
         return [MatmulBody(name, analysis, slots, params).kernel()]
+
+
+def _with_panels(params: Tiling, analysis: Analysis, call: SizedCall) -> Tiling:
+    """``params`` with room for the panels of other inputs, instead of some stages: two of each that a part of 64 rows
+    and columns has, up to :data:`PANELS`."""
+    found = analysis.once(operands.operands)
+    each = sum(COLUMNS // found.added[n].columns for n in params.own.added)
+    tried = params.replaced(panels=min(2 * each, PANELS))
+    while tried.stages > STAGES and Layout(tried).shared_bytes > call.properties.shared_per_block:
+        tried = tried.replaced(stages=tried.stages - 1)
+    while tried.own.panels > 1 and Layout(tried).shared_bytes > call.properties.shared_per_block:
+        tried = tried.replaced(panels=tried.own.panels - 1)
+    return tried
 
 
 def _work(analysis: Analysis, call: SizedCall) -> Work:

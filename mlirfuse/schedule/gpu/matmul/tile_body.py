@@ -1,5 +1,5 @@
-"""What the producer and the consumers of a product's kernel share: its tiles, and the ring of stages in shared memory
-with the barriers that say that a stage is full or empty."""
+"""What the producer and the consumers of a product's kernel share: its tiles, and rings in shared memory with barriers
+that say that a part is full or empty: of stages for the operands, of panels for each consumer's other inputs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _TIMEOUT = 10_000_000  # nanoseconds that a wait for a barrier may suspend a thr
 
 
 class Panel(NamedTuple):
-    """Columns of a tile of an input other than the operands, as many as are in a row in shared memory, from column
-    ``start`` of the tile on."""
+    """A part of a consumer's tile of an input other than the operands: the ``number`` of its 64 rows among the
+    consumer's, and as many columns as are in a row in shared memory, from column ``start`` of the tile on."""
 
     matrix: Matrix
+    number: int
     start: int
 
 
@@ -47,14 +48,13 @@ class TileBody(GpuBody):
         self.dtype = analysis.product.operands[0].dtype
         self.tile_k = ROW // self.dtype.bytes
         added = [found.added[n] for n in p.added]
-        all_panels = [
-            Panel(matrix, start)
+        self.panels = [  # of a tile of a consumer, in the order in which it reads them
+            Panel(matrix, part, start)
             for block in range(0, p.n, COLUMNS)
+            for part in range(p.parts)
             for matrix in added
             for start in range(block, block + COLUMNS, matrix.columns)
         ]
-        most = p.panels_per_stage
-        self.panels = [all_panels[n : n + most] for n in range(0, len(all_panels), most)]  # of each stage
         self.dynamic_alignment, self.sets_registers = 1024, True  # bytes: the swizzle's period
         self.reserve_dynamic(p.shared_bytes)
         e = self.e
@@ -98,16 +98,16 @@ class TileBody(GpuBody):
     def _initialize(self) -> None:
         e, p = self.e, self.p
         with self.leader(e.cmp("eq", self.thread, 0)):
-            for stage in range(p.stages):
-                for at, count in (
-                    (p.full_at, 1 if p.tma else WARP_GROUP),
-                    (p.empty_at, p.readers),
-                ):
-                    barrier = self.address(at + 8 * stage)
-                    e.line(f"nvvm.mbarrier.init {barrier}, {e.const(count, dt.i32)} : !llvm.ptr<3>, i32")
-            for consumer in range(p.consumers if p.apart else 0):
-                barrier = self.address(p.turns_at + 8 * consumer)
-                e.line(f"nvvm.mbarrier.init {barrier}, {e.const(p.readers, dt.i32)} : !llvm.ptr<3>, i32")
+            for at, barriers, arrivals in (
+                (p.full_at, p.stages, 1 if p.tma else WARP_GROUP),
+                (p.empty_at, p.stages, p.readers),
+                (p.turns_at, p.consumers if p.apart else 0, p.readers),
+                (p.panel_full_at, p.all_panels, 1),
+                (p.panel_empty_at, p.all_panels, WARP_GROUP // 32),
+            ):
+                for number in range(barriers):
+                    barrier = self.address(at + 8 * number)
+                    e.line(f"nvvm.mbarrier.init {barrier}, {e.const(arrivals, dt.i32)} : !llvm.ptr<3>, i32")
             e.line("nvvm.fence.mbarrier.init")
         self.barrier()
 
@@ -121,9 +121,16 @@ class TileBody(GpuBody):
 
     def next_stage(self, stage: Val, phase: Val) -> tuple[Val, Val]:
         """The stage after ``stage``, and the phase of its barriers."""
+        return self._next_of(self.p.stages, stage, phase)
+
+    def next_panel(self, panel: Val, phase: Val) -> tuple[Val, Val]:
+        """The panel after ``panel``, counted among those of a consumer, and the phase of its barriers."""
+        return self._next_of(self.p.panels, panel, phase)
+
+    def _next_of(self, count: int, at: Val, phase: Val) -> tuple[Val, Val]:
         e = self.e
-        after = e.add(stage, 1)
-        wraps = e.cmp("eq", after, self.p.stages)
+        after = e.add(at, 1)
+        wraps = e.cmp("eq", after, count)
         return e.select(wraps, e.const(0, dt.i32), after), e.select(wraps, e.xor(phase, 1), phase)
 
     def _skip(self, stage: Val, phase: Val, used: Val) -> tuple[Val, Val]:
@@ -169,8 +176,7 @@ class TileBody(GpuBody):
     def _yield(self, *carried: Val | str) -> None:
         self.e.line(f"scf.yield {', '.join(map(str, carried))} : {', '.join(['i32'] * len(carried))}")
 
-    def release(self, stage: Val) -> None:
-        """Signal that this warp has read ``stage``."""
-        barrier = self.mbarrier(self.p.empty_at, stage)
+    def arrive(self, barrier: str) -> None:
+        """Have this warp of a consumer arrive at ``barrier``."""
         with self.leader(self.leads):
             self.e.line(f"{self.e.fresh()} = nvvm.mbarrier.arrive {barrier} : !llvm.ptr<3> -> i64")
