@@ -102,6 +102,11 @@ def _terms(size: Size):
     return (((), int(size)),) if size else ()
 
 
+def monomials(size: Size) -> list[tuple[int, list[Size]]]:
+    """The terms of ``size``, each a coefficient and its factors."""
+    return [(c, [Expr((((atom,), 1),)) for atom in factors]) for factors, c in _terms(size)]
+
+
 def _make(terms: dict) -> Size:
     kept = [(f, c) for f, c in terms.items() if c]
     if not kept:

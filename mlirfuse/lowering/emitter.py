@@ -179,8 +179,11 @@ class Emitter:
         a, b = self._pair(a, b)
         out = self._binary("arith.mulf" if a.dtype.is_float else "arith.muli", a, b)
         if out.lanes == 1 and not out.dtype.is_float:
+            (terms, n), by = self.sum_of(a), self.known(b)
             product = f"{self.sum_of(a)} * {self.sum_of(b)}"
-            if len(product) <= LONGEST_TERM:  # nested products of powers grow exponentially
+            if by is not None and all(len(term) <= LONGEST_TERM for term in terms):
+                self._sums[out.name] = tuple(f"{by} * ({term})" for term in terms), n * int(by)
+            elif len(product) <= LONGEST_TERM:  # nested products of powers grow exponentially
                 self._sums[out.name] = (product,), 0
         return out
 

@@ -17,7 +17,8 @@ class Index:
     """An index along an axis: lane k is ``base + k * step``, or lane k of ``vector`` if that is set.
 
     ``divisor``: a power of two that divides ``base - rest``; 0: the number of lanes, as for schedulers' indices.
-    ``span``: the range ``span[0] … span[1]-1`` of all lanes whose values are used; None: unknown."""
+    ``span``: the range ``span[0] … span[1]-1`` of all lanes whose values are used; None: unknown. ``outside``: the
+    lanes that may be outside of the tensor: what they read is not used, and may be any of its elements."""
 
     base: Val | int
     step: Size = 0
@@ -26,6 +27,7 @@ class Index:
     divisor: int = field(default=0, compare=False)
     rest: int = field(default=0, compare=False)
     span: tuple[Size, Size] | None = field(default=None, compare=False)
+    outside: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 ZERO = Index(0)
@@ -82,7 +84,14 @@ class Indices:
             base = self.e.add(self.scalar(i.base), self.scalar(j.base))
         (one, rest), (other, more) = self.modulo(i), self.modulo(j)
         divisor = min(one, other)
-        return Index(base, i.step + j.step, max(i.lanes, j.lanes), divisor=divisor, rest=(rest + more) % divisor)
+        return Index(
+            base,
+            i.step + j.step,
+            max(i.lanes, j.lanes),
+            divisor=divisor,
+            rest=(rest + more) % divisor,
+            outside=i.outside | j.outside,
+        )
 
     def moved(self, i: Index, by: Size) -> Index:
         """``i + by``, with the span of ``i`` shifted."""
@@ -117,7 +126,11 @@ class Indices:
             base = self.e.mul(self.scalar(i.base), self.size(by))
         divisor, rest = self.modulo(i) if isinstance(by, int) else (self._divisor(i), 0)
         divisor = min(divisor * self.power_in(by), _MOST)
-        return Index(base, sz.mul(i.step, by), i.lanes, divisor=divisor, rest=rest * by % divisor if rest else 0)
+        rest = rest * by % divisor if rest else 0
+        span = None
+        if i.span and isinstance(by, int) and by > 0:
+            span = sz.mul(i.span[0], by), sz.mul(i.span[1] - 1, by) + 1
+        return Index(base, sz.mul(i.step, by), i.lanes, divisor=divisor, rest=rest, span=span, outside=i.outside)
 
     def divmod(self, i: Index, by: Size) -> tuple[Index, Index]:
         """Quotient and remainder of a non-negative index."""
@@ -151,7 +164,11 @@ class Indices:
         """A power of two that is known to divide a size."""
         if isinstance(size, int):
             return min(size & -size, _MOST) or _MOST
-        return self.multiple_of if size in self.known_multiples else 1
+        known = self.known_multiples
+        if not known or size in known:
+            return self.multiple_of if known else 1
+        powers = [(c & -c) * (self.multiple_of if known.intersection(by) else 1) for c, by in sz.monomials(size)]
+        return min(_MOST, *powers)
 
     def modulo(self, i: Index) -> tuple[int, int]:
         """A power of two, and the base of an index modulo it."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator
+from dataclasses import replace
 
 from mlirfuse.core.errors import CompileError
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
@@ -74,6 +77,37 @@ class IndexRemapping(Accesses):
         inside = e.and_(e.cmp("ge", value, 0), e.cmp("le", value, last))
         return self._of_val(e.max(e.min(value, last), 0)), inside
 
+    def _both(self, a: Val, b: Val) -> Val:
+        lanes = max(a.lanes, b.lanes)
+        return self.e.and_(self.e.splat(a, lanes), self.e.splat(b, lanes))
+
+    def _maybe_outside(self, i: Index, moved: Index, low: Size, size: Size) -> tuple[Index, Val]:
+        """``moved``, that is ``i - low``, of a tile, and whether its lanes are in ``0 … size-1``. A lone index is
+        clamped; a vector keeps its alignment and names the lanes that may be outside. Only what the span of ``i``
+        leaves open is checked. Equal indices give the same values, so that what is read there is read once."""
+        e, lanes, step = self.e, i.lanes, i.step
+
+        def make() -> tuple[Index, Val]:
+            base, last = self.scalar(moved.base), self.size(size - 1)
+            found, clamped, outside = [], base, set()
+            for k in range(lanes):
+                below = above = True
+                if i.span:
+                    below = not sz.at_least(i.span[0] + k * step, low)
+                    above = not sz.at_least(low + size, i.span[1] - (lanes - 1 - k) * step)
+                at = e.add(base, self.size(k * step)) if k and step != 0 else base
+                checks = [e.cmp("ge", at, 0)] * below + [e.cmp("le", at, last)] * above
+                found.append(functools.reduce(e.and_, checks, e.const(True, dt.bool_)))
+                if checks:
+                    outside.add(k)
+            if lanes == 1:
+                clamped = e.min(clamped, last) if above else clamped
+                clamped = e.max(clamped, 0) if below else clamped
+                return replace(moved, base=clamped, divisor=1, rest=0), found[0]
+            return replace(moved, outside=moved.outside | outside), e.from_lanes(found)
+
+        return self._once(("maybe outside", e.sum_of(self.scalar(moved.base)), step, lanes, size), make)
+
     def _roll(self, op: Op, env: Env) -> Steps:
         axis, operand = op.attrs["axis"], op.operands[0]
         inner = dict(self._through(op, env, [(d, d) for d in range(operand.rank) if d != axis]))
@@ -110,6 +144,11 @@ class IndexRemapping(Accesses):
                 if known is False:
                     return (yield fill, env)
                 moved = self.moved(i, sz.mul(low, -1))
+                if self.tiled and not known and i.vector is None and len(source[j]) == 1:
+                    index, here = self._maybe_outside(i, moved, low, operand.shape[j])
+                    new[source[j][0]] = index
+                    inside = here if inside is None else self._both(inside, here)
+                    continue
                 if known:
                     for one_env in (new, past):
                         if one_env is not None:
@@ -122,9 +161,7 @@ class IndexRemapping(Accesses):
                 elif past is not None:
                     self.spread(source[j], clamped, past)
                 self.spread(source[j], clamped, new)
-                if inside is not None:
-                    here = self.e.and_(self.e.splat(inside, max(here.lanes, inside.lanes)), here)
-                inside = here
+                inside = here if inside is None else self._both(inside, here)
         val = None
         if inside is not None and past is not None and (operand.op is None or operand.op not in self.inside):
             val = self.load_inside(operand, past, inside)

@@ -90,6 +90,7 @@ class Accesses(Indices):
         self.mask: Val | None = None  # lanes that exist (CPU tails); loads and stores respect it
         self.prefetch, self.past_end = prefetch, past_end
         self.runs = 0  # unaligned vectors are loaded by so many elements at once, each only once
+        self.tiled = False  # a thread's vectors are neighbours: what they share is read once, and lanes may be outside
         self.flat: Flat | None = None  # vectors run across two loops, at envs with its indices
         self.line: Line | None = None  # vectors run across all loops
 
@@ -298,9 +299,9 @@ class Accesses(Indices):
             address = self.address(memory, offset.base)
             text = f"llvm.load {address}{flags} {{alignment = {dtype.bytes} : i64}} : {self.pointer_type}"
             return e.op(f"{text} -> {dtype.memory}", dtype)
-        lanes = offset.lanes
-        type_ = Val("", dtype, lanes).type
-        if self.past_end and memory.span is not None:
+        lanes, type_ = offset.lanes, Val("", dtype, offset.lanes).type
+        shared = self.runs and memory.read_only and offset.vector is None and offset.step in (1, *PICKED[:3])
+        if memory.span is not None and (self.past_end or (offset.outside and not shared)):
             return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
             address = self.address(memory, offset.base)
@@ -311,12 +312,11 @@ class Accesses(Indices):
                 text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
                 return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
             align = min(memory.align, lanes * dtype.bytes)
-            if self.runs and memory.read_only and align < lanes * dtype.bytes:
+            if shared and align < lanes * dtype.bytes:
                 return e.from_lanes([self._element_of_run(memory, offset, k) for k in range(lanes)])
             return self._load_vector(memory, address, lanes, align)
-        if self.runs and memory.read_only and offset.vector is None and offset.step in PICKED[:3]:
-            assert isinstance(offset.step, int)
-            return e.from_lanes([self._element_of_run(memory, offset, k * offset.step) for k in range(lanes)])
+        if shared:
+            return e.from_lanes([self._element_of_run(memory, offset, k) for k in range(lanes)])
         if e.target == "cpu" and offset.vector is None and self.mask is None and offset.step in PICKED:
             return self._load_picked(memory, offset)
         if e.target == "cpu":
@@ -390,16 +390,19 @@ class Accesses(Indices):
         how = "<{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}>"  # to read, into all caches, data
         self.e.line(f'"llvm.intr.prefetch"({name}) {how} : ({pointer}) -> ()')
 
-    def _element_of_run(self, memory: Memory, offset: Index, lane: int) -> Val:
-        """An element of an input that overlapping vectors share, extracted from aligned vectors of :attr:`runs`
-        elements. If its lane is not known at compile time, two adjacent vectors are funnel-shifted to one that starts a
-        multiple of its length after the common base of the run's indices."""
+    def _element_of_run(self, memory: Memory, offset: Index, k: int) -> Val:
+        """Lane ``k`` of an input's vector that shares elements with others, extracted from aligned vectors of
+        :attr:`runs` elements. If its place in one is not known at compile time, two adjacent vectors are funnel-shifted
+        to one that starts a multiple of its length after the common base of the run's indices."""
         e, (divisor, rest), base = self.e, self.modulo(offset), self.scalar(offset.base)
-        many = min(self.runs, WIDEST // memory.dtype.bytes)
+        assert isinstance(offset.step, int)
+        lane, many = k * offset.step, min(self.runs, WIDEST // memory.dtype.bytes)
         many = many if many * memory.dtype.bytes >= 4 else min(many, divisor)  # bits are shifted within words
         if divisor >= many:
             at = (rest + lane) % many
             start = self.add(Index(base), Index(lane - at)).base
+            if k in offset.outside:
+                start = self._inside_span(memory, self.scalar(start), many)
             return e.extract(self._aligned_vector(memory, start, many), at)
         _, number = e.sum_of(base)
         begin = e.add(base, -number)
@@ -415,14 +418,20 @@ class Accesses(Indices):
     def _clamped_aligned_vector(self, memory: Memory, begin: Val, number: int, lanes: int) -> Val:
         """The aligned vector ``number`` vectors after the one that contains the element ``begin``, clamped to the
         tensor (clamped vectors are not used)."""
-        e, span = self.e, memory.span
-        assert span is not None  # known for inputs
+        e = self.e
 
         def load() -> Val:
             start = e.add(e.and_(begin, -lanes), number * lanes)
-            return self._aligned_vector(memory, e.max(e.min(start, self.size(span - lanes)), 0), lanes)
+            return self._aligned_vector(memory, self._inside_span(memory, start, lanes), lanes)
 
         return self._once(("behind", memory.pointer, e.sum_of(begin), number), load)
+
+    def _inside_span(self, memory: Memory, start: Val, lanes: int) -> Val:
+        """The start of a vector, clamped to the tensor."""
+        e, span = self.e, memory.span
+        assert span is not None  # known for inputs
+        key = "inside", memory.pointer, lanes, e.sum_of(start)
+        return self._once(key, lambda: e.max(e.min(start, self.size(span - lanes)), 0))
 
     def _aligned_vector(self, memory: Memory, start: Val | int, lanes: int) -> Val:
         """The vector that starts at an aligned element."""

@@ -237,11 +237,17 @@ def of_slices(analysis: Analysis, access: Access, call: SizedCall) -> Access | N
     if an op other than a slice remaps indices."""
     if any(op.row.indexed and op.name != "slice" for op in analysis.ops):
         return None
+    return of_results(analysis, access, call)
+
+
+def of_results(analysis: Analysis, access: Access, call: SizedCall, most: int = 8) -> Access:
+    """``access`` with the widest vectors that results are aligned for, at most ``most`` elements; those of inputs may
+    be unaligned."""
     extent, *steps = analysis.values(_steps_of_results, call.sizes)
     sizes = [analysis.stored(v).bytes for v in analysis.inputs + analysis.outputs]
     lanes = functools.reduce(lambda a, b: a | b, (extent, *(s for s in steps if s != 1), 8))
     aligned = [call.alignments.get(v, WIDEST) // analysis.stored(v).bytes for v in analysis.outputs]
-    lanes = min(lanes & -lanes, WIDEST // max(sizes), *aligned)
+    lanes = min(lanes & -lanes, WIDEST // max(sizes), most, *aligned)
     written = set(analysis.outputs)
     both = analysis.inputs + analysis.outputs
     aligns = tuple(n * lanes if v in written else n for v, n in zip(both, sizes))

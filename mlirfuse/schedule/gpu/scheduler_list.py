@@ -17,6 +17,7 @@ from mlirfuse.schedule.gpu.scan_columns import ScanColumns
 from mlirfuse.schedule.gpu.scan_rows import ScanRows
 from mlirfuse.schedule.gpu.scatter_add import ScatterAdd
 from mlirfuse.schedule.gpu.scatter_add_rows import ScatterAddRows
+from mlirfuse.schedule.gpu.stencil import Stencil
 from mlirfuse.schedule.gpu.transpose import Transpose
 from mlirfuse.schedule.scheduler import Schedulers
 
@@ -34,6 +35,7 @@ SCHEDULERS: Schedulers[DeviceProperties] = Schedulers(
         Transpose(),
         ConcatShared(),
         Concat(),
+        Stencil(),
         Pointwise(),
     ),
 )

@@ -7,6 +7,7 @@ import collections
 import functools
 
 from mlirfuse.analysis.phases import Analysis
+from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.kernel import WIDEST
 from mlirfuse.schedule.gpu.tuning.heuristics import PointwiseHeuristics
 from mlirfuse.schedule.scheduler import SizedCall
@@ -37,12 +38,34 @@ def read_at_once(analysis: Analysis, call: SizedCall) -> int:
     and end at a multiple of it."""
     inputs = [v for v in analysis.inputs if v.rank]
     spans, strides = analysis.values(_spans, call.sizes), analysis.values(_input_strides, call.sizes)
+    return _divides(analysis, inputs, spans, strides, call) or 1
+
+
+def read_along_at_once(analysis: Analysis, call: SizedCall) -> int:
+    """The same of the inputs that vary along the innermost loop; 0 if a stride is negative."""
+    spans, strides = analysis.values(_spans_along, call.sizes), analysis.values(_input_strides, call.sizes)
+    return _divides(analysis, analysis.once(_varying), spans, strides, call)
+
+
+def _divides(analysis: Analysis, inputs: list[Value], spans: tuple, strides: tuple, call: SizedCall) -> int:
     if not inputs or min(strides, default=0) < 0:
-        return 1
+        return 0
     sizes = [analysis.stored(v).bytes for v in inputs]
     aligned = [call.alignments.get(v, WIDEST) // n for v, n in zip(inputs, sizes)]
     together = functools.reduce(lambda a, b: a | b, (*spans, *aligned))
     return min(together & -together, WIDEST // min(sizes))
+
+
+def _varying(analysis: Analysis) -> list[Value]:
+    """The inputs that vary along the innermost loop, or that are read at other indices."""
+    lane, domain = analysis.loops(analysis.kept)[-1][-1], set(analysis.domain)
+    return [
+        v for v in analysis.inputs if analysis.axis_stride(v, lane) != 0 or not domain >= set(analysis.axes.flat(v))
+    ]
+
+
+def _spans_along(analysis: Analysis) -> tuple:
+    return tuple(analysis.span(v) for v in analysis.once(_varying))
 
 
 def _spans(analysis: Analysis) -> tuple:

@@ -81,7 +81,7 @@ func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<
 
 // -----
 
-// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': the schedulers are multi_stage, inner_outer, columns, rows, scan_columns, scan_rows, scatter_add_rows, scatter_add, matmul, transpose, concat_shared, concat, pointwise
+// CHECK: error: mlirfuse_normalization0: no scheduler 'tiles': the schedulers are multi_stage, inner_outer, columns, rows, scan_columns, scan_rows, scatter_add_rows, scatter_add, matmul, transpose, concat_shared, concat, stencil, pointwise
 func.func @softmax(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?x?xf32> {
   %0 = "fusion.group"(%x) ({
   ^bb0(%a: tensor<?x?xf32>):

@@ -42,6 +42,11 @@ def product(x, w):
     return TracedArray(t, t.emit("dot", x.value, w.T.value)) + 1
 
 
+def blurred(x):
+    p = np.pad(x * 2, 1)
+    return p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:]
+
+
 PROGRAMS = {
     "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), (24, 96), (24, 96)),
     "bias": (lambda x, b: x + b, (24, 97), (97,)),
@@ -59,6 +64,7 @@ PROGRAMS = {
     "product": (product, (24, 96), (40, 96)),
     "norm backward": (norm_backward, (24, 96), (24, 96), (96,)),
     "joined": (lambda x, y: np.concatenate([x, y[:, 1:], x * 2], 1), (24, 96), (24, 96)),
+    "stencil": (blurred, (24, 96)),
     "beside": (lambda x: np.concatenate([x, x * 2], 1), (24, 97)),
 }
 SIZES = [

@@ -223,6 +223,14 @@ class PointwiseHeuristics:
     coalesced: int
 
 
+@dataclass(frozen=True)
+class StencilHeuristics:
+    """Neighbours of elements, some of them padding."""
+
+    threads: int = 128
+    registers: int = 64  # elements of a thread, read and written
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConcatHeuristics:
     """Concatenated and rolled rows, interval by interval."""
@@ -505,6 +513,7 @@ class GpuHeuristics:
     pointwise: PointwiseHeuristics
     concat_shared: ConcatSharedHeuristics
     concat: ConcatHeuristics
+    stencil: StencilHeuristics = field(default_factory=StencilHeuristics)
     transpose: TransposeHeuristics = field(default_factory=TransposeHeuristics)
     inner_outer: InnerOuterHeuristics
     scans: ScanHeuristics

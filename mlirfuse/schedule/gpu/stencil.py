@@ -1,0 +1,215 @@
+"""Stencils on a GPU: pointwise segments that read several neighbours of each element, some of them outside of the
+tensor, such as pools of row-major images.
+
+A thread computes a vector of ``lanes`` elements along the innermost loop for each of ``rows_per_thread`` neighbouring
+points of the loop around it. All elements that it reads are extracted from aligned vectors, each of which is loaded
+once. Where padding begins is checked lane by lane, and only for lanes that may be outside. Threads are numbered along
+the vectors of a row, then down: none is idle, whatever the extents."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
+from mlirfuse.ir.graph import Op, Value
+from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.lowering.slots import Slots
+from mlirfuse.schedule.gpu.access import access_of, hint_of, of_results
+from mlirfuse.schedule.gpu.kernel import GpuBody
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.tuning import heuristics_of
+from mlirfuse.schedule.gpu.windows import read_along_at_once
+from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.tiling import Tiling
+
+MOST_ROWS = 16
+# Ops that map an index outside of an operand to one outside of theirs.
+VIEWS = {"slice", "pad", "broadcast_in_dim", "permute", "squeeze", "expand_dims"}
+CREATED = {"constant", "full", "iota", "size"}
+
+
+class Own(NamedTuple):
+    """``at_once``: elements per load."""
+
+    at_once: int = 1
+
+
+class _Kernel(GpuBody):
+    """The kernel of a segment."""
+
+    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
+        super().__init__(name, analysis, slots, p.access, p.tx)
+        self.p, self.lanes = p, p.access.lanes
+        self.k.tiled, self.k.runs = True, p.own.at_once
+        *self.outer, self.inner = analysis.loops(analysis.kept)
+        self.middle = self.outer.pop() if p.rows_per_thread > 1 else []
+
+    def emit(self) -> GpuKernel:
+        """The finished kernel."""
+        e, k, p, analysis = self.e, self.k, self.p, self.analysis
+        width, rows = size_of(self.inner), p.rows_per_thread
+        vectors = sz.floordiv(width, self.lanes)
+        tiles = sz.ceildiv(size_of(self.middle), rows) if self.middle else 1
+        count = sz.product([*map(size_of, self.outer), tiles, vectors])
+        number = e.add(e.mul(self.wide(self.block), p.tx), self.wide(self.thread))
+        valid = e.cmp("lt", number, self.size(count))
+        number = e.min(number, e.sub(self.size(count), 1))
+        down, vector = k.divmod(Index(number), vectors)
+        around, tile = k.divmod(down, tiles) if self.middle else (down, Index(0))
+        column = Index(k.scale(vector, self.lanes).base, int(self.lanes > 1), self.lanes, span=(0, width))
+        env = self.placed(self.point(self.outer, around), self.inner, column)
+        places = self.rows_of(env, tile, valid) if self.middle else [(env, valid)]
+        for here, _ in places:
+            for value in analysis.outputs:
+                k.value(value, here)
+        for here, inside in places:
+            self.store_at(analysis.outputs, here, analysis.kept, inside, predicated=True)
+        return self.finish(sz.ceildiv(count, p.tx))
+
+    def rows_of(self, env: Env, tile: Index, valid: Val) -> list[tuple[Env, Val]]:
+        """The env of each of a thread's rows, and whether it is the thread's to store: the last tile is moved up to end
+        with the last row."""
+        e, rows, height = self.e, self.p.rows_per_thread, size_of(self.middle)
+        first = self.k.scalar(self.k.scale(tile, rows).base)
+        full = isinstance(height, int) and height % rows == 0
+        begin = first if full else e.min(first, self.size(height - rows))
+        places = []
+        for u in range(rows):
+            row = e.add(begin, u) if u else begin
+            at = Index(row, span=(u, height - rows + u + 1))
+            own = valid if full else e.and_(valid, e.cmp("ge", row, first))
+            places.append((self.placed(env, self.middle, at), own))
+        return places
+
+
+class Reads(NamedTuple):
+    """How a value is read along a loop: the first element of each result, and the steps between those of neighbouring
+    results."""
+
+    starts: frozenset[int]
+    step: int
+
+    def elements(self, results: int) -> int:
+        """The number of elements that so many neighbouring results need."""
+        return len({u * self.step + first for u in range(results) for first in self.starts})
+
+
+def reads(analysis: Analysis) -> list[tuple[Value, list[Reads]]]:
+    """The values that are read at several indices along the innermost loop, and how along it and the one around it."""
+    loops, result = analysis.loops(analysis.kept), max(analysis.outputs, key=lambda v: v.rank)
+    dims = [[d for d, dim in enumerate(analysis.axes.dims(result)) if loop[-1] in dim] for loop in reversed(loops[-2:])]
+    found: dict[Value, list[tuple[list[int], list[int]]]] = collections.defaultdict(list)
+    inside, sliced = set(analysis.ops), {op.operands[0] for op in analysis.ops if op.name == "slice"}
+    for op in analysis.ops:
+        if op.name not in ("slice", "pad") or op.result in sliced or op.result.rank != result.rank:
+            continue
+        value, starts, steps = _origin(inside, op)
+        if all(isinstance(n, int) for d in dims for k in d for n in (starts[k], steps[k])):
+            found[value].append(([starts[d[0]] if d else 0 for d in dims], [steps[d[0]] if d else 0 for d in dims]))
+    out = []
+    for value, places in found.items():
+        each = [Reads(frozenset(s[k] for s, _ in places), max(t[k] for _, t in places)) for k in range(len(dims))]
+        if len(each[0].starts) > 1:
+            out.append((value, each))
+    return out
+
+
+def _origin(inside: set[Op], op: Op) -> tuple[Value, list, list]:
+    """What a slice or pad reads through others, and for each dimension the index of its first element, and the step."""
+    rank = op.result.rank
+    starts, steps = [0] * rank, [1] * rank
+    value: Value = op.result
+    while value.op in inside and value.op is not None and value.op.name in ("slice", "pad"):
+        attrs = value.op.attrs
+        for d in range(rank):
+            if value.op.name == "slice":
+                starts[d] = starts[d] * attrs["step"][d] + attrs["start"][d]
+                steps[d] *= attrs["step"][d]
+            else:
+                starts[d] -= attrs["low"][d]
+        value = value.op.operands[0]
+    return value, starts, steps
+
+
+def _takes(analysis: Analysis) -> bool:
+    if not any(op.name == "pad" for op in analysis.ops):
+        return False  # nothing is outside: vectors of the pointwise scheduler share loads too
+    known = all(op.row.kind == "elementwise" or op.name in VIEWS | CREATED for op in analysis.ops)
+    return known and bool(analysis.loops(analysis.kept)) and bool(analysis.once(reads))
+
+
+class Stencil(GpuScheduler):
+    """Computes output elements from neighbours of input elements, some of them padding."""
+
+    name = "stencil"
+    fields = "access", "tx", "rows_per_thread"
+    own = Own
+
+    def takes(self, analysis: Analysis) -> bool:
+        return analysis.elementwise and analysis.once(_takes)
+
+    def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        heuristics = heuristics_of(call.properties).stencil
+        access = of_results(analysis, access_of(analysis, True, call, hint_of(analysis, call)), call)
+        at_once = read_along_at_once(analysis, call)
+        if not at_once:
+            return
+        height, elements = analysis.values(_extents, call.sizes)
+        most = elements // (
+            heuristics.threads * call.properties.sm_count
+        )  # of a thread, if all multiprocessors have some
+        shapes = [(n, r) for n in (1, 2, 4, 8) for r in (1, 2, 4, 8) if n <= access.lanes and r <= height]
+        shapes = [(n, r) for n, r in shapes if n * r <= most] or [(1, 1)]
+        for lanes, rows in sorted(
+            shapes, key=lambda shape: self.cost(analysis, shape[0], shape[1], heuristics.registers)
+        ):
+            own = Own(min(at_once, max(lanes, 4 // _narrowest(analysis))))
+            narrow = of_results(analysis, access, call, lanes)
+            yield Tiling("stencil", narrow, heuristics.threads, rows_per_thread=rows, own=own)
+
+    @staticmethod
+    def cost(analysis: Analysis, lanes: int, rows: int, registers: int) -> float:
+        """Loads and stores per element; more than ``registers`` elements in a thread count as spilled."""
+        loads, held = 0, lanes * rows * len(analysis.outputs)
+        for _, (along, *around) in analysis.once(reads):
+            count = around[0].elements(rows) if around else 1
+            wide = along.elements(lanes)
+            loads += count * (wide if lanes == 1 else -(-wide // lanes) + (len(along.starts) > 1))
+            held += count * wide
+        spilled = max(0, held - registers)
+        return (loads + rows * len(analysis.outputs) + 2 * spilled) / (lanes * rows)
+
+    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
+        return [_Kernel(name, analysis, slots, p).emit()]
+
+    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
+        check_threads(p.tx, 1)
+        height, _ = analysis.values(_extents, call.sizes)
+        fits = 1 <= p.rows_per_thread <= min(height, MOST_ROWS)
+        p.must("rows_per_thread", fits, f"must be from 1 to {min(height, MOST_ROWS)}")
+        most = read_along_at_once(analysis, call)
+        p.must("at_once", power_of_two(p.own.at_once) and p.own.at_once <= most, f"must be a power of two up to {most}")
+        wide = of_results(analysis, access_of(analysis, True, call, p.access.hint), call, p.access.lanes)
+        lanes, given = wide.lanes, p.access
+        require(given.lanes == lanes, f"lanes = {given.lanes}: results are only aligned for vectors of {lanes}")
+        require(given.aligns == wide.aligns, f"aligns: must be {wide.aligns}, as vectors may be unaligned")
+        require(given.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
+        require(given.multiples <= wide.multiples, f"multiples: not all are known to be multiples of {lanes}")
+
+
+def _narrowest(analysis: Analysis) -> int:
+    return min(v.dtype.bytes for v in analysis.inputs + analysis.outputs)
+
+
+def _extents(analysis: Analysis) -> tuple:
+    """The extent of the loop around the innermost one if neighbouring points of it share elements, else 1, and the
+    elements of the results."""
+    shares = any(len(around[0].starts) > 1 for _, (_, *around) in analysis.once(reads) if around)
+    loops = analysis.loops(analysis.kept)
+    return size_of(loops[-2]) if shares else 1, sz.product(a.size for a in analysis.domain)
