@@ -22,8 +22,6 @@ call is waited for. Instead of losses there is the error, ||out - reference|| / 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import os
 import re
@@ -40,6 +38,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import torch
 
 from benchmarks.architectures import ARCHITECTURES
+from benchmarks.turns import Turns
 
 torch._dynamo.config.recompile_limit = 64  # one count for all back ends: the second one would end in eager (Whisper)
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "MLIRFUSE_CACHE_DIR")
@@ -350,27 +349,6 @@ def new_first_step(args, implementation: str, warm: bool) -> float:
     options += ["--caches", *(os.environ[name] for name in CACHES)] if warm else []
     done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
-
-
-class Turns:
-    """Of several of these commands with the same file ``path`` one measures at a time, and none while another compiles:
-    all share its lock until they are about to measure."""
-
-    def __init__(self, path: str | None):
-        self.file = os.open(path, os.O_CREAT | os.O_RDWR) if path else None
-        if path:
-            fcntl.flock(self.file, fcntl.LOCK_SH)
-
-    @contextlib.contextmanager
-    def alone(self):
-        if self.file is None:
-            yield
-            return
-        torch.cuda.empty_cache()  # the others need memory, too
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-        yield
-        torch.cuda.empty_cache()
-        fcntl.flock(self.file, fcntl.LOCK_UN)
 
 
 def main(argv=None):
