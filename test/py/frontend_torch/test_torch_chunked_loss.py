@@ -200,7 +200,7 @@ def test_chunks_by_kernels_of_ours(monkeypatch, form):
 
     x, weight, _, labels = given()
     check(fn, (x, weight, labels), form)
-    assert {f.__name__ for f in seen} == {"_rows_of", "_gradient_of"}
+    assert {f.__name__ for f in seen} == {"_rows_of", "_overwrite_by_gradient"}
 
 
 def test_no_row_counts():
@@ -323,6 +323,36 @@ def test_what_is_held_at_a_time(monkeypatch, rows, weights):
     block = plan.rows * 128 * 4 * 4  # in float32 on a CPU
     products = 2 * 4 * features * (plan.rows + (words if weights is torch.bfloat16 else 128))
     assert peak_of(run) <= gradients + plan.bytes_of(*sizes) + cast + block + products
+
+
+@pytest.mark.parametrize("op", ["linear_loss", "linear_rows", "linear_kl"])
+def test_gradients_are_written_over_logits(monkeypatch, op):
+    """Of a chunk, or of a block where the backward computes logits again, by a kernel without a copy."""
+    monkeypatch.setattr(chunked_loss, "ROWS", 256)
+    monkeypatch.setattr(chunked_loss, "MIN_COMPILED", 1)
+    words, features, rows = 2048, 32, 512
+    x, teacher = (torch.randn(rows, features) for _ in range(2))
+    weight, labels = torch.randn(words, features), torch.randint(0, words, (rows,))
+    needs, extra = [True, True, False], 4 * (words * features + 2 * rows * features + 16 * rows)
+    if op == "linear_loss":
+        run = lambda: chunked_loss.linear_loss._init_fn(  # noqa: E731
+            x, weight, None, labels, torch.ones(rows), 0.0, "", torch.float32, needs
+        )
+        logits = 256 * words
+    elif op == "linear_rows":
+        rows_of = chunked_loss.linear_rows._init_fn(x, weight, None, labels, "", torch.float32, needs)
+        run = lambda: chunked_loss.linear_rows_backward._init_fn(  # noqa: E731
+            torch.ones_like(rows_of), rows_of, x, weight, None, labels, "", torch.float32, needs
+        )
+        logits = rows * 128
+    else:
+        both = x, weight, None, teacher, weight, None
+        how = "|", torch.float32, torch.float32, needs
+        lses = chunked_loss.linear_kl._init_fn(*both, *how)[1]
+        run = lambda: chunked_loss.linear_kl_backward._init_fn(torch.ones(rows), lses, *both, *how)  # noqa: E731
+        logits = 2 * rows * 128
+    run()
+    assert peak_of(run) <= extra + 4 * logits + 4 * 256 * 128 // 2
 
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])

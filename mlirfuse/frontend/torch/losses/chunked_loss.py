@@ -1,12 +1,12 @@
 """Cross entropy of a linear layer without materializing all logits: loops over chunks of rows and blocks of words.
 
-Logits of 8192 rows × 128256 words take 2 GiB in bfloat16, and their gradient as much. Here a chunk of logits and one
-block of their gradient are in memory at a time.
+Logits of 8192 rows × 128256 words take 2 GiB in bfloat16, and their gradient as much. Here a chunk of logits is in
+memory at a time, and its gradient is written over it.
 
 ``linear_loss`` returns a scalar: its forward computes the gradients for an upstream gradient of 1, and the backward
 scales them. If all rows' logits fit into the memory of the weight gradient, they are one chunk, stored there: each
-block of logits is overwritten by its words' gradients. ``linear_rows`` returns the per-row terms of any loss, and
-recomputes the logits in the backward, block by block.
+block of logits is overwritten by its words' gradients, and one block of the logits' gradient lies beside it.
+``linear_rows`` returns the per-row terms of any loss, and recomputes the logits in the backward, block by block.
 
 Gradients accumulate in float32 at least; of 16-bit weights, over several chunks, as the sum of two 16-bit numbers.
 """
@@ -43,10 +43,10 @@ class Plan(NamedTuple):
 
     def bytes_of(self, rows: int, words: int, features: int, itemsize: int, gradient: int) -> int:
         """The bytes that a plan for these sizes takes beside operands and gradients."""
-        block = 0 if self.words >= words and self.shared else self.rows * self.words * itemsize
-        logits = 0 if self.shared else self.rows * words * itemsize
+        logits = 0 if self.words >= words and self.shared else self.rows * itemsize
+        logits *= self.words if self.shared else words
         rest = words * features * gradient if gradient == 2 and rows > self.rows else 0
-        return block + logits + rest
+        return logits + rest
 
 
 def _even(count: int, most: int, multiple: int = 1) -> int:
@@ -131,6 +131,11 @@ def _gradient_of(logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, 
     here = words[None, :] == target[:, None]
     d = (y - lse[:, None]).exp() * factors[0][:, None] + torch.where(here, factors[1][:, None], 0) + factors[2][:, None]
     return _transforms_backward(d, transforms, kept).to(logits.dtype)
+
+
+def _overwrite_by_gradient(logits: torch.Tensor, *args: Any) -> None:
+    """Writes :func:`_gradient_of` over ``logits``."""
+    logits.copy_(_gradient_of(logits, *args))
 
 
 def _add_to_pair(high: torch.Tensor, low: torch.Tensor, x: torch.Tensor) -> None:
@@ -288,7 +293,11 @@ def linear_loss(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         rows.values[0] = _normalizers(rows.values[0])
         stored.reverse()
         for a, b in blocks if any(needs) else []:
-            d = _fused(_gradient_of, stored.pop(), words_of - a, rows.values[0], each, transforms)
+            d, given = stored.pop(), (words_of - a, rows.values[0], each, transforms)
+            if plan.shared:
+                d = _fused(_gradient_of, d, *given)
+            else:
+                _fused(_overwrite_by_gradient, d, *given)
             sums.add(first, (a, b), d, part, weights)
             del d
         terms = 3 if smoothing else 2  # a sum of logits of which one is -inf is no number
@@ -360,7 +369,8 @@ def linear_rows_backward(grad: torch.Tensor, rows: torch.Tensor, x: torch.Tensor
     """The gradients of x, weight and bias; ``rows``: the result of :func:`linear_rows`, ``grad``: its gradient."""
     weights, part, sums = _Weights(weight, bias, dtype, False), x.to(dtype), _Sums(x, weight, bias, needs)
     for a, b in parts(len(weight), words_of_block(len(x), len(weight), dtype.itemsize)):
-        d = _fused(_gradient_of, weights.logits(part, a, b), target - a, rows[0], grad, transforms)
+        d = weights.logits(part, a, b)
+        _fused(_overwrite_by_gradient, d, target - a, rows[0], grad, transforms)
         sums.add(0, (a, b), d, part, weights)
         del d
     return sums.results()
@@ -397,13 +407,13 @@ def _divergence_of(student: torch.Tensor, teacher: torch.Tensor, transforms: str
     return torch.stack([torch.logsumexp(s, 1), lse, torch.where(p > 0, p * (t - s), 0).sum(1)])
 
 
-def _divergence_gradient(student: torch.Tensor, teacher: torch.Tensor, lses: torch.Tensor, grad: torch.Tensor,
-                         transforms: str) -> torch.Tensor:  # fmt: skip
-    """The gradient of the student's logits."""
+def _overwrite_by_divergence_gradient(student: torch.Tensor, teacher: torch.Tensor, lses: torch.Tensor,
+                                      grad: torch.Tensor, transforms: str) -> None:  # fmt: skip
+    """Writes the gradient of the student's logits over them."""
     of_student, of_teacher = transforms.split("|")
     (s, kept), (t, _) = _transformed(student, of_student), _transformed(teacher, of_teacher)
     d = ((s - lses[0][:, None]).exp() - (t - lses[1][:, None]).exp()) * grad[:, None]
-    return _transforms_backward(d, of_student, kept).to(student.dtype)
+    student.copy_(_transforms_backward(d, of_student, kept))
 
 
 @torch.library.custom_op("mlirfuse::linear_kl", mutates_args=())
@@ -442,9 +452,10 @@ def linear_kl_backward(grad: torch.Tensor, lses: torch.Tensor, x: torch.Tensor, 
     sides = _Weights(weight, bias, dtype, False), _Weights(teacher_weight, teacher_bias, teacher_dtype, False)
     part, teacher_x, sums = x.to(dtype), teacher_x.to(teacher_dtype), _Sums(x, weight, bias, needs)
     for a, b in parts(len(weight), words_of_block(len(x), len(weight), 2 * dtype.itemsize)):
-        logits = sides[0].logits(part, a, b), sides[1].logits(teacher_x, a, b)
-        d = _fused(_divergence_gradient, *logits, lses, grad, transforms)
-        del logits
+        d = sides[0].logits(part, a, b)
+        teacher = sides[1].logits(teacher_x, a, b)
+        _fused(_overwrite_by_divergence_gradient, d, teacher, lses, grad, transforms)
+        del teacher
         sums.add(0, (a, b), d, part, sides[0])
         del d
     return sums.results()
