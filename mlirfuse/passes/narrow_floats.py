@@ -5,6 +5,8 @@ from __future__ import annotations
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.dtypes import DType
+from mlirfuse.ir.float8 import encoded
 from mlirfuse.ir.graph import Graph, Op, Value
 from mlirfuse.passes.base import Pass, PassError, register
 
@@ -16,7 +18,7 @@ class NarrowFloats(Pass):
     their memory reinterpreted.
 
     A number that is too large, and an infinity, becomes the largest one, as in the hardware's conversions and
-    nvFuser's.
+    nvFuser's; unless ``saturate``, NaN in e4m3fn and an infinity in e5m2, as in ml_dtypes' casts.
 
     Before::
 
@@ -34,6 +36,7 @@ class NarrowFloats(Pass):
     """
 
     name = "fusion-narrow-floats"
+    saturate: bool = True
 
     def run(self, graph: Graph) -> None:
         if not is_narrow(graph):
@@ -67,7 +70,7 @@ class NarrowFloats(Pass):
             (given,), (x,), to = op.operands, operands, op.attrs["to"]
             if narrow(given):
                 x = b.op(f"decode_{given.dtype.name[2:]}", x)
-            return b.op(f"encode_{to.name[2:]}", b.cast(x, dt.f32)) if to.kind == "n" else b.cast(x, to)
+            return self.encoded(b, b.cast(x, dt.f32), to) if to.kind == "n" else b.cast(x, to)
         if op.name == "constant":
             return b.constant(op.attrs["value"].view("u1"), dt.u8)
         if row.calls:
@@ -78,6 +81,12 @@ class NarrowFloats(Pass):
                 op.loc,
             )
         return b.op(op.name, *operands, **{k: op.attrs[k] for k in row.attrs})
+
+    def encoded(self, b: Builder, x: Value, to: DType) -> Value:
+        bits = encoded(b, x, to, self.saturate)
+        if self.saturate or to is not dt.f8e5m2:
+            return bits
+        return b.op("where", b.op("isnan", x), b.op("sub", bits, b.constant(1, dt.u8)), bits)  # the NaN of ml_dtypes
 
     def call(self, b: Builder, op: Op, operands: list[Value]):
         """Pass the bytes to an extern function."""

@@ -94,10 +94,11 @@ def _of_device(properties: HostProperties | DeviceProperties) -> list[str]:
     ]
 
 
-def to_real_tensors() -> str:
-    """Return the passes that `FusionDefinition` runs first where tensors are complex or float8: no kernel computes with
-    those."""
-    return "fusion-decompose,fusion-split-complex,fusion-narrow-floats"
+def to_real_tensors(saturate: bool = True) -> str:
+    """Return the passes that run first where tensors are complex or float8: no kernel computes with those.
+    ``saturate``: what casts to float8 do with numbers that are too large, in a `FusionDefinition` or (False) in
+    NumPy."""
+    return f"fusion-decompose,fusion-split-complex,fusion-narrow-floats{{saturate={str(saturate).lower()}}}"
 
 
 def lower_to_segments(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mlirfuse import _native
-from mlirfuse.core.errors import UnsupportedError, located
+from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -40,11 +40,7 @@ def is_split(graph: Graph) -> bool:
 
 
 def needed(graph: Graph) -> bool:
-    """Whether kernels compute with such tensors in a graph of a NumPy function. Raises UnsupportedError for a cast to
-    float8: kernels round a number that is too large to the largest, NumPy to NaN or infinity."""
-    for op in graph.ops:
-        if op.name == "cast" and op.attrs["to"].kind == "n":
-            raise UnsupportedError(located(f"a cast to {op.attrs['to'].numpy} is not compiled", op.loc))
+    """Whether kernels compute with such tensors in a graph of a NumPy function."""
     return bool(pipelines.complex_kernels(graph)) or is_narrow(graph)
 
 
@@ -54,9 +50,10 @@ class StorageViews:
     ``sources``: the origin of each of its arguments, ("argument" or "created", index, part). ``results``: the origin of
     each result of the original graph, ("argument", "created" or "result", index); "created" are the complex tensors
     ``created``, allocated for each call. ``types``: the float8 types of results that are compiled as bytes.
+    ``saturate``: casts to float8 give the largest number for larger ones.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, saturate: bool = True):
         self.graph = graph
         self.created: list[Value] = []
         self.results: list[tuple[str, int]] = []
@@ -99,7 +96,7 @@ class StorageViews:
                 _make_call(op)
             if op.row.calls:
                 op.attrs["function"] = functools.partial(_called_on_components, op.attrs["function"], given)
-        run_pipeline([graph], pipelines.to_real_tensors())
+        run_pipeline([graph], pipelines.to_real_tensors(saturate))
         for result_index, index in written:
             value = self.created[index]
             for n, component in enumerate(("re", "im")):

@@ -249,7 +249,7 @@ class Traced(Strategy):
         make: Callable[..., TracedSpecialization] = TracedSpecialization
         if storage_views.needed(graph):
             graph = graph.copy()
-            make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph))
+            make = functools.partial(SplitTracedSpecialization, split=StorageViews(graph, saturate=False))
         return make(
             graph,
             [*traced.arg_leaves, *captured_at],

@@ -1226,9 +1226,11 @@ def test_more_kinds_than_are_allowed():
             compiled(x, k)
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
-def test_float8_is_read_but_not_written(dtype):
-    """Kernels round a number that is too large for float8 to the largest; NumPy to NaN or infinity."""
+FLOAT8 = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_is_read(dtype):
     x = np.arange(256, dtype=np.uint8).view(dtype)  # every value, NaNs and infinities included
     compiled = strict(lambda x: (x.astype(np.float32) * 2, x[::2].copy(), x.astype(np.float64).reshape(16, 16).T))
     for _ in range(3):
@@ -1236,11 +1238,41 @@ def test_float8_is_read_but_not_written(dtype):
         np.testing.assert_array_equal(doubled, x.astype(np.float32) * 2)
         np.testing.assert_array_equal(every_other.view(np.uint8), x[::2].copy().view(np.uint8))
         np.testing.assert_array_equal(wide, x.astype(np.float64).reshape(16, 16).T)
-    back = mlirfuse.jit(lambda x: (x * 2).astype(dtype))
-    large = np.tile(np.array([1.5, 1e6, -1e6], np.float32), 1000)
-    with pytest.warns(match=f"a cast to {np.dtype(dtype)} is not compiled"):
-        got = back(large)
-    assert got.tobytes() == (large * 2).astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, bool])
+@pytest.mark.parametrize("dtype", FLOAT8)
+@np.errstate(over="ignore", invalid="ignore")
+def test_casts_to_float8_are_those_of_ml_dtypes(dtype, source):
+    """Bit for bit: every float8 number, the ties between them and their neighbours, what is too large, infinities and
+    NaN."""
+    numbers = np.sort(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32))
+    numbers = numbers[np.isfinite(numbers)]
+    numbers = np.concatenate([numbers, (numbers[1:] + numbers[:-1]) / 2, [464, -464, 61440, -61440, 1e9, -1e9]])
+    if np.dtype(source).kind in "ib":
+        x = np.clip(numbers, -(2**30), 2**30).astype(source)
+    else:
+        numbers = np.concatenate([numbers, np.nextafter(numbers, np.float32(np.inf)), numbers * 1.000001])
+        x = np.concatenate([numbers, [np.inf, -np.inf, np.nan, -np.nan]]).astype(source)
+        x = np.concatenate([x, (numbers.astype(np.float64) * (1 + 2.0**-40)).astype(source)])
+    compiled = strict(lambda x: x.astype(dtype))
+    for _ in range(2):
+        assert compiled(x).view(np.uint8).tolist() == x.astype(dtype).view(np.uint8).tolist()
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_scales_casts_and_transposed_copies_of_float8(dtype):
+    def f(x, out):
+        scale = np.float32(ml_dtypes.finfo(dtype).max) / np.abs(x).max(1, keepdims=True)
+        y = (x * scale).astype(dtype)
+        out[...] = y
+        return y, np.ascontiguousarray(y.T), scale
+
+    x = np.random.default_rng(0).standard_normal((64, 96), np.float32)
+    mine, theirs = np.zeros((64, 96), dtype), np.zeros((64, 96), dtype)
+    for got, wanted in zip((*strict(f)(x, mine), mine), (*f(x, theirs), theirs)):
+        assert got.dtype == wanted.dtype
+        assert got.tobytes() == wanted.tobytes()
 
 
 def test_a_recursive_function_in_python_gets_its_own_containers():

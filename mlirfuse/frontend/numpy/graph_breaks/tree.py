@@ -183,7 +183,7 @@ class Subgraph(Step):
         self._split: StorageViews | None = None
         self.whole = self.graph.copy()
         if storage_views.needed(self.graph):
-            self._split = StorageViews(self.graph)
+            self._split = StorageViews(self.graph, saturate=False)
         self._executors: dict[int | None, Executor] = {}  # by GPU; None: the CPU
         self._runs = SizeCache()  # by the GPU and sizes: functions of the arguments
         self._symbols = sorted(

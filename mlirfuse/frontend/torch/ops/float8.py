@@ -9,10 +9,11 @@ import torch
 from mlirfuse.frontend.torch.ops.rules import Context, dtype_of, rule
 from mlirfuse.frontend.torch.torch_private import disable_current_modes
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.float8 import encoded
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.known_values import known_value
 
-NAMES = {torch.float8_e4m3fn: "e4m3fn", torch.float8_e5m2: "e5m2"}
+DTYPES = {torch.float8_e4m3fn: dt.f8e4m3fn, torch.float8_e5m2: dt.f8e5m2}
 
 
 @functools.cache
@@ -27,14 +28,9 @@ def encode(c: Context, x: Value, dtype: torch.dtype) -> Value:
     """As the installed torch's cast: what rounds to more than the largest number becomes that number, or NaN in e4m3fn
     and an infinity in e5m2."""
     x, largest = c.b.cast(x, dt.f32), torch.finfo(dtype).max
-    bits = c.b.op(f"encode_{NAMES[dtype]}", _without_clamps(x, largest))
     if _saturates(dtype, c.out.device) or _is_clamped(x, largest):
-        return bits
-    e4m3 = dtype is torch.float8_e4m3fn
-    next_number = c.b.constant(464.0 if e4m3 else 61440.0, dt.f32)  # from here on, ties to even
-    too_large = c.op("gt" if e4m3 else "ge", c.op("abs", x), next_number)
-    larger = c.op("bitwise_or", bits, c.b.constant(0x7F, dt.u8)) if e4m3 else c.op("add", bits, c.b.constant(1, dt.u8))
-    return c.op("where", too_large, larger, bits)
+        return encoded(c.b, _without_clamps(x, largest), DTYPES[dtype], saturates=True)
+    return encoded(c.b, x, DTYPES[dtype], saturates=False)
 
 
 def _limited(x: Value) -> tuple[Value, float] | None:
@@ -73,4 +69,4 @@ def _without_clamps(x: Value, most: float) -> Value:
 
 @rule("mlirfuse.decode_float8.default")
 def decode(c: Context, x: Value, dtype: torch.dtype, to: torch.dtype) -> Value:
-    return c.b.cast(c.b.op(f"decode_{NAMES[dtype]}", x), dtype_of(to))
+    return c.b.cast(c.b.op(f"decode_{DTYPES[dtype].name[2:]}", x), dtype_of(to))
