@@ -194,6 +194,56 @@ def test_gradients_through_casts():
     assert (found - expected).abs().max() <= 2**-7 * expected.abs().max()
 
 
+def by_rows(x):
+    scale = torch.finfo(E4M3).max / x.abs().amax(1, keepdim=True)
+    return (x * scale).to(E4M3), 1 / scale
+
+
+def by_tensor(x):
+    scale = torch.finfo(E4M3).max / x.abs().amax()
+    return (x * scale).to(E4M3), 1 / scale
+
+
+@pytest.mark.parametrize("scaled, said", [
+    (by_tensor, "first operand: one, of the second: one; the largest magnitude is found before the cast"),
+    (by_rows, "first operand: one of each row, of the second: one of each column"),
+])  # fmt: skip
+def test_explain_says_which_scales(scaled, said):
+    def product(x, w):
+        (a, of_a), (b, of_b) = scaled(x), scaled(w)
+        return torch._scaled_mm(a, b.t(), of_a, of_b if of_b.dim() == 0 else of_b.t(), out_dtype=torch.bfloat16)
+
+    assert said in str(mlirfuse.torch.explain(product, torch.randn(32, 64), torch.randn(48, 64)))
+
+
+def exponents(x):
+    """MXFP8: of each 32 numbers the exponent of the largest, as bits, and the numbers over it."""
+    parts = x.view(-1, 32)
+    bits = parts.abs().amax(1, keepdim=True).float().view(torch.int32)
+    biased = ((bits >> 23) & 255) - 8  # of e4m3fn's largest power of two
+    scale = biased.clamp(0, 254).to(torch.uint8)
+    of_one = (scale.to(torch.int32) << 23).view(torch.float32).clamp(min=2.0**-126)
+    return (parts / of_one).clamp(-448, 448).to(E4M3).view(x.shape), scale.view(torch.float8_e8m0fnu)
+
+
+def test_exponents_of_blocks_are_kernels():
+    x = torch.randn(64, 128).bfloat16() * 100
+    x[0], x[1, 7] = 0, 2.0**100
+    explained = mlirfuse.torch.explain(exponents, x)
+    assert not any(graph.outside for graph in explained.graphs)
+    for got, wanted in zip(compiled(exponents)(x), exponents(x)):
+        assert got.dtype is wanted.dtype
+        assert torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])
+def test_casts_to_exponents_are_torchs(source):
+    x = torch.tensor([0.0, 1, 1.4, 1.5, 3, 1e30, 2.0**-126, torch.inf, torch.nan]).to(source)
+    f = lambda x: ((x * 2).to(torch.float8_e8m0fnu), (x * 2).to(torch.float8_e8m0fnu).float() + 1)  # noqa: E731
+    for got, wanted in zip(compiled(f)(x), f(x)):
+        assert torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
+
+
 # ---- torchao
 
 
@@ -220,6 +270,17 @@ def test_recipes_of_torchao(recipe):
     explained = mlirfuse.torch.explain(model, x)
     products = {"aten._scaled_mm.default", "aten.mm.default"}
     assert {name for graph in explained.graphs for name, _, _ in graph.outside} <= products
+
+
+@pytest.mark.parametrize("mode", ["FLOOR", "RCEIL", "CEIL", "EVEN"])
+def test_mxfp8_of_torchao(mode):
+    config = pytest.importorskip("torchao.prototype.mx_formats.config")
+    from torchao.prototype.mx_formats.mx_tensor import to_mx
+
+    x = torch.randn(64, 128).bfloat16() * 100
+    f = lambda x: to_mx(x, E4M3, 32, config.ScaleCalculationMode[mode])  # noqa: E731
+    for got, wanted in zip(compiled(f)(x), f(x)):
+        assert torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
 
 
 @pytest.mark.parametrize("config", ["Float8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])

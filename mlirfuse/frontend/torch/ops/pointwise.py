@@ -131,13 +131,30 @@ def _divided(c: Context, name: str, a: Any, b: Any) -> Value:
     return c.elementwise(name, a, b, dtype=c.dtype, rounds=name == "fmod")
 
 
-@rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")
+def _check_is_integer(c: Context) -> None:
+    if c.out.dtype.is_floating_point:
+        raise Unsupported("shifts of floats, which multiply by powers of two, have no kernel")
+
+
+@rule(
+    "aten.bitwise_left_shift.Tensor",
+    "aten.bitwise_left_shift.Tensor_Scalar",
+    "aten.__lshift__.Tensor",
+    "aten.__lshift__.Scalar",
+)
 def shift_left(c: Context, a: Any, b: Any) -> Value:
+    _check_is_integer(c)
     return c.elementwise("shift_left", a, b, dtype=c.dtype)
 
 
-@rule("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar")
+@rule(
+    "aten.bitwise_right_shift.Tensor",
+    "aten.bitwise_right_shift.Tensor_Scalar",
+    "aten.__rshift__.Tensor",
+    "aten.__rshift__.Scalar",
+)
 def shift_right(c: Context, a: Any, b: Any) -> Value:
+    _check_is_integer(c)
     return c.elementwise("shift_right", a, b, dtype=c.dtype)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mlirfuse.frontend.torch.fx.nodes import call
+from mlirfuse.frontend.torch.fx.nodes import call, explain
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -25,6 +25,7 @@ _MOVES = {
     torch.ops.aten.where.self,
 }
 _VIEW = torch.ops.aten.view.dtype
+_ONE = "one"
 
 
 @torch.library.custom_op("mlirfuse::encode_float8", mutates_args=())
@@ -74,6 +75,30 @@ def as_bytes(module: GraphModule) -> None:
                 rewriter.rewrite(node)
         graph.eliminate_dead_code()
         module.recompile()
+
+
+def explain_scales(module: GraphModule) -> None:
+    """Notes of each float8 product which scales its operands have."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._scaled_mm.default):
+        values = [n.meta["val"] for n in node.args[:4]]
+        sides = [_scales(values[k], values[k + 2], k) for k in range(2)]
+        note = f"a float8 product, scales of the first operand: {sides[0]}, of the second: {sides[1]}"
+        if all(side == _ONE for side in sides):
+            note += "; the largest magnitude is found before the cast, scales of rows would be found by its kernel"
+        explain(node, note)
+
+
+def _scales(x: torch.Tensor, scale: torch.Tensor, summed_first: int) -> str:
+    """What a product's operand ``x`` has scales for; ``summed_first``: 1 if its first dimension is summed."""
+    if scale.dtype is torch.float8_e8m0fnu:
+        return "powers of two of 32 elements each"
+    if scale.numel() == 1:
+        return _ONE
+    kept, summed = (x.shape[1], x.shape[0]) if summed_first else x.shape
+    by_kept, by_summed = scale.shape[::-1] if summed_first else scale.shape
+    if by_summed == 1:
+        return f"one of each {'column' if summed_first else 'row'}"
+    return f"one of each block of {-(-kept // by_kept)}x{-(-summed // by_summed)}"
 
 
 class _Rewriter:
