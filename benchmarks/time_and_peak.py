@@ -115,18 +115,17 @@ class _Built:
                            "GB": round(peak / 1e9, 2)}  # fmt: skip
 
 
-def rows(cases: Iterable[Case], repeats: int, lock: str | None, held: int) -> Iterator[dict[str, Any]]:
+def rows(cases: Iterable[Case], repeats: int, turns: Turns, held: int) -> Iterator[dict[str, Any]]:
     """The cases with their figures: milliseconds, peak in GB, seconds of the first run, its value. ``held``: of how many
     sizes to print what is held at the peak."""
-    turns = Turns(lock, 100)
     torch._dynamo.config.automatic_dynamic_shapes = False  # cases share code objects
     torch._dynamo.config.recompile_limit = 64
-    waiting: list[Any] = [_Built(case) if lock and case.row["by"] != "eager" else case for case in cases]
+    waiting: list[Any] = [_Built(case) if turns.files and case.row["by"] != "eager" else case for case in cases]
     with turns.alone():
         while waiting:
             this = waiting.pop(0)
             if isinstance(this, Case):
-                torch._dynamo.reset() if lock is None else None
+                torch._dynamo.reset() if not turns.files else None
                 this = _Built(this)
             yield this.measured(repeats) | ({} if turns.quiet else {"quiet": False})
             for line in this.held_at_peak(held) if held and DEVICE == "cuda" else []:
@@ -143,11 +142,12 @@ def main(doc: str, kinds: dict[str, Callable[[argparse.Namespace], Iterable[Case
     parser.add_argument("--by", type=lambda names: names.split(";"), help="implementations, by semicolons")
     parser.add_argument("--only", type=lambda names: names.split(","), help="names of cases, by commas")
     parser.add_argument("--lock", help="a file to lock: several such commands compile at once and measure one by one")
+    parser.add_argument("--patience", type=float, default=1e9, help="seconds after which to measure beside compilers")
     parser.add_argument("--held", type=int, default=0, help="print the N largest sizes of what is held at the peak")
     parser.add_argument("--json")
     args = parser.parse_args()
     found = []
-    for row in rows(kinds[args.what](args), args.repeats, args.lock, args.held):
+    for row in rows(kinds[args.what](args), args.repeats, Turns(args.lock, args.patience), args.held):
         found.append(row)
         print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     if args.json:

@@ -6,6 +6,7 @@ time and peak.
     python benchmarks/torch_attention.py loss --json loss.json      # a linear layer and its loss, by vocabulary
     python benchmarks/torch_attention.py steps --json steps.json    # whole steps, logits in chunks and whole
     python benchmarks/torch_attention.py flex --json flex.json      # flex attention of 8192 words, by mask
+    python benchmarks/torch_attention.py given --json given.json    # attention whose mask is an input
     python benchmarks/torch_attention.py masks --small              # tiny sizes, also on a CPU: does it run
 
 Compilation dominates: run several processes side by side (``--by``, ``--only``) with one ``--lock``.
@@ -24,6 +25,7 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.time_and_peak import DEVICE, Case, main
 
@@ -159,6 +161,29 @@ def loss(args) -> Iterator[Case]:
                 yield Case({"words": words, "by": peer}, build)
 
 
+def given(args) -> Iterator[Case]:
+    """Attention with a Boolean mask that is an input, forward and backward: causal with padding, and by chance."""
+    batch, length, heads, features = (2, 256, 2, 16) if args.small else (6, 2048, 16, 128)
+    q, k = torch.arange(length, device=DEVICE)[:, None], torch.arange(length, device=DEVICE)[None]
+    lengths = torch.linspace(length // 2, length, batch, device=DEVICE).long()[:, None, None, None]
+    cases = {"padded": (k <= q) & (k < lengths), "by chance": torch.rand(batch, 1, length, length, device=DEVICE) < 0.5}
+    for case in args.only or cases:
+        for peer in args.by or ("eager", "Inductor", "mlirfuse"):
+
+            def build(mask=cases[case], peer=peer):
+                shape, dtype = (batch, heads, length, features), torch.bfloat16
+                made = [torch.randn(shape, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(3)]
+                called = PEERS[peer](lambda q, k, v, mask: scaled_dot_product_attention(q * 1.5, k, v, mask))
+
+                def run():
+                    out = called(*made, mask)
+                    return [out, *torch.autograd.grad(out, made, out)]
+
+                return lambda: sum(float(x.float().norm()) for x in run()), run
+
+            yield Case({"mask": case, "words": length, "by": peer}, build)
+
+
 def flex(args) -> Iterator[Case]:
     """Flex attention, forward and backward, after a product: 8192 words, 16 heads of 128."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -198,4 +223,4 @@ def flex(args) -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    main(__doc__, {"masks": masks, "loss": loss, "steps": steps, "flex": flex})
+    main(__doc__, {"masks": masks, "given": given, "loss": loss, "steps": steps, "flex": flex})

@@ -215,11 +215,38 @@ def test_checkpoints_and_more_than_one_attention(as_on_a_gpu):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def another_graphs(mask):
+    torch._dynamo.graph_break()
+    return mask
+
+
+@pytest.mark.parametrize(
+    "form", [lambda m: m, lambda m: ~~m, lambda m: m[..., :150] & True], ids=["as it is", "not", "part"]
+)
+def test_boolean_masks_of_another_graph(as_on_a_gpu, form):
+    def fn(q, k, v, kept):
+        mask = another_graphs(padded(*indices(q, k), kept))
+        return attend(q, k, v, form(mask))
+
+    given = operands()
+    explained = str(mlirfuse.torch.explain(fn, *given, RIGHT))
+    assert "the mask is an input of the graph" in explained and TAKES in explained
+    found = torch.compile(fn, backend="mlirfuse", options={"fallback": False})(*given, RIGHT)
+    check(found, given, padded(*indices(*given[:2]), RIGHT).expand(2, 1, 150, 150))
+
+
 LEAST = torch.finfo(torch.float32).min
 STAY = {
     "hides by a finite number": (lambda mask: torch.where(mask, 0.0, LEAST), "by a finite number"),
     "adds values": (lambda mask: torch.where(mask, 0.5, -torch.inf), "added values"),
-    "another graph's": (lambda mask: torch._dynamo.graph_break() or mask, "that the same graph computes"),
+    "another graph's": (
+        lambda mask: another_graphs(torch.where(mask, 0.0, -torch.inf)),
+        "that the same graph computes",
+    ),
+    "chosen here and there": (
+        lambda mask: mask & (torch.arange(22500).sin().view(150, 150) > 0),
+        "that the same graph computes",
+    ),
 }
 
 

@@ -111,7 +111,7 @@ def refusal(node: Node, mask: Node, pattern: MaskPattern) -> str | None:
     if argument(node, "dropout_p", 4) or argument(node, "is_causal", 5):
         return "has no dropout"
     if not pattern.has_blocks:
-        return "takes boolean masks, or masks of 0 and -inf, that the same graph computes from positions"
+        return "takes boolean masks that are inputs, or masks of False, 0 and -inf that the same graph computes"
     q, k, v = (example(x) for x in _operands(node))
     shown = example(mask)
     assert q is not None and k is not None and v is not None and shown is not None

@@ -31,6 +31,8 @@ from mlirfuse.frontend.torch.attention.index_cases import (
 from mlirfuse.frontend.torch.fx import layouts, purity
 from mlirfuse.frontend.torch.torch_private import OpOverload, nn_functions
 
+INPUT = "input "  # begins the name of a function that stands for a graph's input
+
 
 class MutatedTensor(Exception):
     """The graph writes to the tensor's memory, and one name has several values."""
@@ -140,7 +142,7 @@ class Expressions:
         hidden = {s for body in bodies for s in body.free_symbols if s.name.startswith("level")}
         args = [*map(dim, range(len(shape))), *sorted(hidden, key=str)]
         whole = not dtype.is_floating_point and not dtype.is_complex
-        name = f"{node.name}@{id(self.module)}"
+        name = f"{INPUT if node.op == 'placeholder' else ''}{node.name}@{id(self.module)}"
         created = sympy.Function(name, integer=True)(*args) if whole else sympy.Function(name)(*args)
         return sympy.Ne(created, 0) if dtype is torch.bool else created
 

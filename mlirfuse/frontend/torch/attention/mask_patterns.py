@@ -11,7 +11,7 @@ import torch
 from sympy.core.function import AppliedUndef
 
 from mlirfuse.frontend.torch.attention.index_cases import cases, disjunction
-from mlirfuse.frontend.torch.attention.index_expressions import Indexed, dim, same, size_of
+from mlirfuse.frontend.torch.attention.index_expressions import INPUT, Indexed, dim, same, size_of
 
 QUERY, KEY = sympy.Symbol("query", integer=True, nonnegative=True), sympy.Symbol("key", integer=True, nonnegative=True)
 
@@ -20,7 +20,8 @@ _DOCUMENTS, _PADDING, _CHOICE = "documents given by values", "padding given by v
 _POSITIONS = "an order of positions given by values"
 _HIDDEN_KEYS, _INDICES = "keys that are hidden from all queries", "a pattern of indices"
 _EMPTY_ROWS = "rows that may hide every key"
-_BLOCKS = {_POSITIONS, _DOCUMENTS, _PADDING, _CHOICE, _HIDDEN_KEYS, _INDICES, _EMPTY_ROWS}
+_INPUT = "an input of the graph"
+_BLOCKS = {_INPUT, _POSITIONS, _DOCUMENTS, _PADDING, _CHOICE, _HIDDEN_KEYS, _INDICES, _EMPTY_ROWS}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class MaskPattern:
 
     @property
     def has_blocks(self) -> bool:
-        """Whether it hides exactly, by False or -inf, and is known to hide in blocks rather than here and there."""
+        """Whether it hides exactly, by False or -inf, and in blocks rather than here and there."""
         return _BLOCKS.issuperset(self.other_conditions)
 
     def __str__(self) -> str:
@@ -184,9 +185,19 @@ def _described(part: Any) -> str:
         return _POSITIONS
     if isinstance(part, sympy.Or):
         return _CHOICE
+    if _is_input(part):
+        return _INPUT
     if part.atoms(AppliedUndef):
         return _PADDING if not part.has(QUERY) and part.has(KEY) else "values of the call"
     return _HIDDEN_KEYS if not part.has(QUERY) else _INDICES
+
+
+def _is_input(part: Any) -> bool:
+    """Whether ``part`` is a Boolean input of queries and keys: those of models hide padding or documents, rather than
+    here and there."""
+    if not isinstance(part, (sympy.Ne, sympy.Eq)) or part.rhs != 0 or not isinstance(part.lhs, AppliedUndef):
+        return False
+    return str(part.lhs.func).startswith(INPUT) and {QUERY, KEY} <= set(part.lhs.args)
 
 
 def _is_swapped(part: sympy.Eq) -> bool:
