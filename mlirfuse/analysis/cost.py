@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.analysis.memory_order import innermost, strided
 from mlirfuse.analysis.phases import Analysis, is_reduction, is_scan, is_scatter_add, phases_of
-from mlirfuse.analysis.work import cost_of, work_of
+from mlirfuse.analysis.work import Work, cost_of, work_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Layout, Op, Value
 
@@ -86,12 +86,14 @@ def of_kernel(
     elements: Callable[[Value], int],
     free: Callable[[Value], bool] = lambda _: False,
     vector: int = VECTOR,
+    work: Work | None = None,
 ) -> Features | None:
     """The features of a kernel of ``ops``, in program order, that stores ``outputs``; None where a value is read on too
     many paths. ``elements``: the number of elements of a value; ``free``: inputs that are not read from memory;
-    ``vector``: elements of a thread along the innermost axis, which share what does not have it."""
+    ``vector``: elements of a thread along the innermost axis, which share what does not have it; ``work``: its work,
+    where it is known."""
     program, stored = list(ops), list(outputs)
-    work = work_of(reversed(program), stored, elements)
+    work = work or work_of(reversed(program), stored, elements)
     if work is None:
         return None
     made = {value for op in program for value in op.results}
@@ -124,10 +126,10 @@ def times_computed(program: list[Op], stored: list[Value], axes: Axes, layouts: 
     several indices, for elements that it is broadcast to, and, about twice, in each pass over rows that are not kept.
     Empty where a value is read on too many paths."""
     work = work_of(reversed(program), stored, elements)
-    found = of_kernel(program, stored, axes, layouts, elements)
-    along = _along(program, stored, axes, layouts, elements)
+    found = None if work is None else of_kernel(program, stored, axes, layouts, elements, work=work)
     if work is None or found is None:
         return {}
+    along = _along(program, stored, axes, layouts, elements)
     loops = loops_of(program, stored, axes, along, device.vector, elements)
     passes = 2 if found.repeated and not device.keeps(found) else 1
     return {

@@ -38,7 +38,8 @@ def cost_of(what: Op | Value) -> int:
         return 1
     if what.name == "concatenate":  # tests each operand for the element
         return MOVE * len(what.operands)
-    return 0 if what.row.view else MOVE if moves(what) else what.row.cost
+    row = what.row
+    return 0 if row.view else MOVE if row.indexed else row.cost
 
 
 def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value], int]) -> Work | None:
@@ -53,19 +54,23 @@ def work_of(ops: Iterable[Op], outs: Iterable[Value], elements: Callable[[Value]
     for op in ops:
         here: dict[int, int] = {}
         for value in op.results:
-            here |= paths.pop(value, {})
+            if (read := paths.pop(value, None)) is not None:
+                here = here | read if here else read
         if not here:
             continue
+        row = op.row  # looked up once, as this loop takes much of the time of segmentation
         counts[op], code = sum(here.values()), code + cost_of(op) * len(here)
-        if moves(op):
+        if row.indexed:
             size = elements(op.result)
             here = {names.setdefault((op, path), len(names) + 1): min(n, size) for path, n in here.items()}
-        if op.row.kind == "accumulate":  # goes over all values, however little of its result is read
+        if row.kind == "accumulate":  # goes over all values, however little of its result is read
             here = dict.fromkeys(here, max(map(elements, op.operands)))
+        most = max(here.values())
         for value in dict.fromkeys(op.operands):
             size, known = elements(value), paths.setdefault(value, {})
-            reduced = max(1, size // elements(op.result)) if op.row.kind == "reduce" else 1
-            known |= {path: min(n * reduced, size) for path, n in here.items()}
+            reduced = max(1, size // elements(op.result)) if row.kind == "reduce" else 1
+            fits = reduced == 1 and most <= size
+            known |= here if fits else {path: min(n * reduced, size) for path, n in here.items()}
             if len(known) > _MOST_PATHS:
                 if _MOST_PATHS * size > largest:
                     return None

@@ -10,7 +10,7 @@ from mlirfuse.analysis.memory_order import against_memory_order
 from mlirfuse.analysis.min_cut import Edge, sink_side
 from mlirfuse.analysis.work import cost_of, moves
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.passes.segmentation.drafts import MULTIPLIES, SegmentDraft, SegmentDrafts
+from mlirfuse.passes.segmentation.drafts import MULTIPLIES, OfPairs, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import LARGEST
 
 COPIED = "recomputed there, which moves fewer bytes than storing it"
@@ -28,8 +28,7 @@ class Copies:
     def __init__(self, drafts: SegmentDrafts):
         self.drafts = drafts
         self.original: dict[Op, Op] = {}  # copy -> original
-        # Pairs of segments whose boundary was optimized, with their state at that time.
-        self.compared: dict[tuple[SegmentDraft, SegmentDraft], tuple[int, ...]] = {}
+        self.cheaper_boundary = OfPairs(self._cheaper_boundary)
 
     def compute_again(self) -> bool:
         """Where a segment reads a value that few cheap ops compute from values in memory, copy those ops into it if
@@ -55,11 +54,7 @@ class Copies:
                 # The memory order has no cost in the cut.
                 if not (draft.moving or reader.moving or (too is not None and too(draft, reader))):
                     continue
-                state = len(draft.ops), len(reader.ops), len(draft.outs), len(reader.ins)
-                if self.compared.get((draft, reader)) == state:
-                    continue
-                self.compared[draft, reader] = state
-                found = self._cheaper_boundary(draft, reader)
+                found = self.cheaper_boundary(draft, reader)
                 if found is not None:
                     cone, values = found
                     first, count = self.drafts.members[reader.first], len(reader.ops)
@@ -161,6 +156,7 @@ class Copies:
                 if self.drafts.draft_of(source.op) is draft and source not in draft.outs:
                     draft.outs[source] = 0
                     draft.masks[self.drafts.axis_mask(source)] = draft.masks.get(self.drafts.axis_mask(source), 0) + 1
+                    draft.changed()
                 for reader in filter(None, readers):
                     if reader is not draft:
                         self.copy([value.op], [value], reader)
@@ -259,7 +255,8 @@ class Copies:
             self.drafts.draft[copy] = reader
             reader.ops.append(copy)
             reader.first, reader.last = min(reader.first, position), max(reader.last, position)
-            reader.moving, reader.work = reader.moving + moves(copy), None
+            reader.moving += moves(copy)
+            reader.changed()
             for v in dict.fromkeys(copy.operands):
                 self.drafts.users.setdefault(v, []).append(copy)
                 if self.drafts.draft_of(v.op) is not reader:
@@ -289,6 +286,7 @@ class Copies:
         if not draft.outs[value]:
             del draft.outs[value]
             draft.masks[mask] -= 1
+        draft.changed()
 
     def _drop_unused(self, op: Op) -> None:
         """Remove ``op`` if it has no users, and the operands' producers that are then unused."""
@@ -296,7 +294,8 @@ class Copies:
         if draft is None or self.drafts.users.get(op.result) or op.result in self.drafts.returned:
             return
         draft.ops.remove(op)
-        draft.moving, draft.work = draft.moving - moves(op), None
+        draft.moving -= moves(op)
+        draft.changed()
         del self.drafts.draft[op]
         for v in dict.fromkeys(op.operands):
             self.drafts.users[v].remove(op)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from mlirfuse.analysis.axes import Axes, Axis
 from mlirfuse.analysis.phases import following, is_product, is_reduction, is_scan, is_scatter_add
@@ -42,13 +43,36 @@ class SegmentDraft:
     late: set[Value] = field(default_factory=set)  # values that depend on one of its reductions
     cost: int = 0  # of its ops
     moving: int = 0  # how many of its ops read their operands at other indices
-    work: Work | None = None  # cached
+    version: int = 0  # the number of changes of its ops, inputs and outputs
+    work: Work | None = None  # of this version, once it was asked for
     into: SegmentDraft | None = None  # the draft that it was merged into
 
     @property
     def kind(self) -> tuple[int, int, int, int]:
         """The key that has to be equal for segments with reductions or scans to merge."""
         return self.reduced, self.ways, self.domain, self.rows
+
+    def changed(self) -> None:
+        """Has to be called when ops, inputs or outputs have changed."""
+        self.version, self.work = self.version + 1, None
+
+
+T = TypeVar("T")
+
+
+class OfPairs(Generic[T]):
+    """Results of ``function`` for pairs of drafts, each computed once until one of the two changes. Merging to a fixed
+    point asks for the same pairs again and again."""
+
+    def __init__(self, function: Callable[[SegmentDraft, SegmentDraft], T]):
+        self.function = function
+        self.found: dict[tuple[SegmentDraft, SegmentDraft], tuple[tuple[int, int], T]] = {}
+
+    def __call__(self, a: SegmentDraft, b: SegmentDraft) -> T:
+        state, known = (a.version, b.version), self.found.get((a, b))
+        if known is None or known[0] != state:
+            known = self.found[a, b] = state, self.function(a, b)
+        return known[1]
 
 
 class SegmentDrafts:
@@ -310,7 +334,8 @@ class SegmentDrafts:
         self.draft |= dict.fromkeys(draft.ops, draft) | dict.fromkeys(ops, new)
         for part in (draft, new):
             members = set(part.ops)
-            part.ins, part.outs, part.masks, part.work = {}, {}, {}, None
+            part.ins, part.outs, part.masks = {}, {}, {}
+            part.changed()
             part.moving, part.cost = sum(map(moves, part.ops)), sum(op.row.cost for op in part.ops)
             for op in part.ops:
                 for v in dict.fromkeys(op.operands):
@@ -345,7 +370,8 @@ class SegmentDrafts:
         a.ops, fewer = (a.ops, b.ops) if len(a.ops) >= len(b.ops) else (b.ops, a.ops)
         a.ops += fewer
         a.cost += b.cost
-        a.moving, a.work = a.moving + b.moving, None
+        a.moving += b.moving
+        a.changed()
         a.reduced |= b.reduced
         a.ways |= b.ways
         a.domain |= b.domain

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 from mlirfuse.passes.segmentation.copies import Copies
-from mlirfuse.passes.segmentation.drafts import ASKED, SegmentDraft, SegmentDrafts
+from mlirfuse.passes.segmentation.drafts import ASKED, OfPairs, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.legality import CYCLE, cycle, refusal
 from mlirfuse.passes.segmentation.prices import Prices
 from mlirfuse.passes.segmentation.splits import MEASURED, ROUGH, Splits
@@ -20,6 +22,7 @@ class Segmenter:
         self.drafts, self.prices, self.splits = drafts, prices, splits
         self.apart = prices is not None  # what walks over long rows again stays apart, to be compared as a whole
         self.copies = Copies(drafts)
+        self.refusal = OfPairs(functools.partial(refusal, drafts))
 
     def run(self) -> list[SegmentDraft]:
         """Return the segments, each with its ops in order."""
@@ -116,7 +119,7 @@ class Segmenter:
         slower."""
         if self.apart and self.prices is not None and self.prices.walks_again(a, b):
             return False
-        why = refusal(self.drafts, a, b)
+        why = self.refusal(a, b)
         if why is None and (cycle(self.drafts, a, b) or (siblings and cycle(self.drafts, b, a))):
             why = CYCLE
         if why is None and self.prices is not None:

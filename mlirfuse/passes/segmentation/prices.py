@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mlirfuse.analysis import cost
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
-from mlirfuse.passes.segmentation.drafts import SegmentDraft, SegmentDrafts
+from mlirfuse.passes.segmentation.drafts import OfPairs, SegmentDraft, SegmentDrafts
 
 _GAIN = 0.15  # by which two kernels have to be faster: what predictions are off by in the median
 
@@ -18,18 +18,14 @@ class Prices:
     def __init__(self, drafts: SegmentDrafts, device: cost.Coefficients):
         self.drafts, self.device = drafts, device
         self.lengths: dict[int, int] = {}  # elements of the axes of a mask
-        # Pairs that were compared, with their state at that time.
-        self.compared: dict[tuple[SegmentDraft, SegmentDraft], tuple[tuple[int, ...], str | None]] = {}
+        self.slower = OfPairs(self._compare)
+        self.apart: dict[SegmentDraft, tuple[int, float | None]] = {}  # its version and its seconds
 
     def refusal(self, a: SegmentDraft, b: SegmentDraft) -> str | None:
         """Return why ``a`` and ``b`` are faster as two kernels, with both times, or None."""
         if not any(reader.moving for _, reader, _, _ in self.drafts.between(a, b)) and not self.walks_again(a, b):
             return None
-        state = len(a.ops), len(b.ops), len(a.outs), len(b.outs)
-        known = self.compared.get((a, b))
-        if known is None or known[0] != state:
-            known = self.compared[a, b] = state, self._compare(a, b)
-        return known[1]
+        return self.slower(a, b)
 
     def walks_again(self, a: SegmentDraft, b: SegmentDraft) -> bool:
         """Whether one kernel would walk over long rows for the reductions of one of the two, and then again for results
@@ -45,13 +41,19 @@ class Prices:
     def _compare(self, a: SegmentDraft, b: SegmentDraft) -> str | None:
         inside = {value for _, _, value, uses in self.drafts.between(a, b) if not uses}
         one = self.seconds([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
-        two = [self.seconds(draft.ops, draft.outs) for draft in (a, b)]
+        two = [self._of_draft(draft) for draft in (a, b)]
         if one is None or None in two:
             return None
         apart = sum(seconds for seconds in two if seconds is not None)
         if apart > (1 - _GAIN) * one:
             return None
         return comparison(one, apart)
+
+    def _of_draft(self, draft: SegmentDraft) -> float | None:
+        known = self.apart.get(draft)
+        if known is None or known[0] != draft.version:
+            known = self.apart[draft] = draft.version, self.seconds(draft.ops, draft.outs)
+        return known[1]
 
     def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
         """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""

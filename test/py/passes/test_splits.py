@@ -175,3 +175,25 @@ def test_indices_are_computed_where_they_are_read():
     graph.body.returns = [b.op("exp", b.op("take", x, b.elementwise("minimum", at, b.constant(63, dt.i64)), axis=1))]
     run_pipeline(graph, f"{GROUP},fusion-segment{{splits=h200}}")
     assert len(segments(graph)) == 1
+
+
+def test_pairs_are_compared_once_until_one_changes(monkeypatch):
+    """Merging to a fixed point asks for the same pairs again and again."""
+    compared, asked = [], 0
+    refusal, merge = merging.refusal, merging.Segmenter._merge
+
+    def counted(drafts, a, b):
+        compared.append((a, b, sorted(a.ops, key=id), sorted(b.ops, key=id), a.outs.copy(), b.outs.copy(), dict(a.ins)))
+        return refusal(drafts, a, b)
+
+    def merged(segmenter, *pair, **how):
+        nonlocal asked
+        asked += 1
+        return merge(segmenter, *pair, **how)
+
+    monkeypatch.setattr(merging, "refusal", counted)
+    monkeypatch.setattr(merging.Segmenter, "_merge", merged)
+    for seed in range(8):
+        run_pipeline(drawn(seed), f"{GROUP},fusion-segment{{splits=tiny}}")
+    assert asked > len(compared)
+    assert all(compared.count(one) == 1 for one in compared)
