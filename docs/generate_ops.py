@@ -69,6 +69,7 @@ RESULTS = {
     "same": "as operand",
     "bool": "bool",
     "i64": "i64",
+    "f32": "f32",
     "to": "`to`",
     "dtype": "`dtype`",
     "real": "its real type",

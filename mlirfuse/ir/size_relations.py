@@ -36,7 +36,7 @@ def equalities(op: Op) -> list[Pair]:
         for other in op.operands[1:]:
             both = zip(op.operands[0].shape, other.shape)
             pairs += [(a, b) for k, (a, b) in enumerate(both) if k != axis and 1 not in (a, b)]
-    elif op.name == "dot":
+    elif op.row.kind == "product":
         pairs.append((op.operands[0].shape[1], op.operands[1].shape[0]))
     elif op.name == "index_put_accumulate":
         for indices, values in zip(op.operands[1::2], op.operands[2::2]):

@@ -13,7 +13,7 @@ from mlirfuse.lowering.module import CpuKernel, GpuKernel
 from mlirfuse.lowering.slots import Slots, TensorMap
 
 ENCODE = "mgpuTensorMapEncodeTiled"
-_TENSOR_MAP_TYPES = {"f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
+_TENSOR_MAP_TYPES = {"u8": 0, "f16": 6, "f32": 7, "bf16": 9}  # CUtensorMapDataType
 _SWIZZLE_128, _PROMOTE_256 = 3, 3  # CUtensorMapSwizzle, CUtensorMapL2promotion
 
 

@@ -100,8 +100,8 @@ def before_lowering(properties: DeviceProperties | HostProperties, matmul_epilog
         real_dtypes.correct,  # dtypes of eager's kernels where fake tensors have others
         matmul_padding.pad,  # 16-bit matmuls get aligned rows
         float8.explain_scales,
-        float8.as_bytes,  # kernels cast from and to float8
         lambda module: epilogues.mark(module, properties, matmul_epilogues),  # kernels compute products and their users
+        float8.as_bytes,  # kernels cast from and to float8, and multiply it
     ]
 
 

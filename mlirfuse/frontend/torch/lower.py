@@ -28,12 +28,11 @@ from mlirfuse.frontend.torch.as_eager import refusals
 from mlirfuse.frontend.torch.attention import cudnn_attention, inductor_calls
 from mlirfuse.frontend.torch.calls import Literal, Serializer, serialized, view_of, view_of_sizes
 from mlirfuse.frontend.torch.fx import layouts, sizes
-from mlirfuse.frontend.torch.fx.nodes import WHY
+from mlirfuse.frontend.torch.fx.nodes import FUSES, WHY
 from mlirfuse.frontend.torch.fx.sizes import OpaqueSize
 from mlirfuse.frontend.torch.fx.source_lines import user_line
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
 from mlirfuse.frontend.torch.rewrites import cpu_matmul
-from mlirfuse.frontend.torch.rewrites.matmul_epilogues import FUSES
 from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder

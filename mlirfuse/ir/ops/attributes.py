@@ -95,6 +95,8 @@ BY_NAME: dict[str, AttrType] = {
     "dtypes": DTYPES,
     "effects": BOOL,
     "eps": NUMBER,
+    "fast_sums": BOOL,
+    "formats": TEXTS,
     "function": FUNCTION,
     "groups": INTEGER,
     "has": TEXTS,

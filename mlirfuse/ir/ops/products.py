@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.ops.registry import FLOAT, row, show
 
 
@@ -22,6 +23,34 @@ def _dot_ref(a, b, tf32):
     return (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
 
 
+def _float8_dot_types(dtypes, attrs):
+    if any(t is not dt.u8 for t in dtypes):
+        return "the operands must have type ui8"
+    unknown = [name for name in attrs["formats"] if name not in FLOAT8]
+    return f"formats {list(attrs['formats'])}: must be two of {list(FLOAT8)}" if unknown else None
+
+
+def _float8_dot_ref(a, b, formats, fast_sums):
+    x, y = (v.view(FLOAT8[name].numpy).astype(np.float32) for v, name in zip((a, b), formats))
+    return x @ y
+
+
+FLOAT8 = {t.name[2:]: t for t in dt.NARROW_FORMATS}  # by the names that attributes have
+
+row(
+    "float8_dot",
+    "product",
+    "a b",
+    "the product of two matrices of float8, whose bytes the operands are; sums in float32, with ``fast_sums`` in the "
+    "fewer bits that tensor cores have for them",
+    takes="u",
+    result="f32",
+    operand_dtypes=_float8_dot_types,
+    attrs={"formats": ..., "fast_sums": False},
+    infer=_dot,
+    ref=_float8_dot_ref,
+    cost=8,
+)
 row(
     "dot",
     "product",

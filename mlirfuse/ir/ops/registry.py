@@ -48,7 +48,7 @@ Kind = Literal[
 class OpDef:
     """A row of the table.
 
-    ``takes``: the dtype kinds of its operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "real" or
+    ``takes``: the dtype kinds of its operands (:attr:`DType.kind`). ``result``: "same", "bool", "i64", "f32", "real" or
     "complex" (of the operand), "to" or "dtype" (the attribute) or a function of (dtypes, attrs) that returns the type
     of each result. ``operands``: names; a trailing ``*`` marks a variable number. ``attrs``: name to default (``...``:
     required); ``types``: their types where the name does not determine them (:data:`attributes.BY_NAME`).
@@ -200,6 +200,8 @@ def _result_dtype(row: OpDef, dtypes: list[DType], attrs: dict[str, Any]) -> DTy
             return dtypes[-1] if row.kind == "elementwise" else dtypes[0]
         case "bool":
             return dt.bool_
+        case "f32":
+            return dt.f32
         case "i64":
             return dt.i64
         case "real":

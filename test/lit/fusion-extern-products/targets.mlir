@@ -36,3 +36,16 @@ func.func @empty(%a: tensor<8x0xf16>, %b: tensor<0x8xf16>) -> tensor<8x8xf16> {
   %0 = "fusion.dot"(%a, %b) : (tensor<8x0xf16>, tensor<0x8xf16>) -> tensor<8x8xf16>
   return %0 : tensor<8x8xf16>
 }
+
+// Products of float8, of bytes; without a kernel the library multiplies what they decode to.
+// CHECK-LABEL: func.func @float8(
+// EXTERN-NEXT: %[[A:.*]] = "fusion.decode_e4m3fn"(%{{.*}}) {to = f32}
+// EXTERN-NEXT: %[[B:.*]] = "fusion.decode_e5m2"(%{{.*}}) {to = f32}
+// EXTERN-NEXT: %[[P:.*]] = "fusion.matmul"(%[[A]], %[[B]])
+// CORES-NEXT: %[[P:.*]] = "fusion.float8_dot"(%{{.*}}, %{{.*}}) {fast_sums = false, formats = ["e4m3fn", "e5m2"]}
+// CHECK-NEXT: "fusion.neg"(%[[P]])
+func.func @float8(%a: tensor<8x16xui8>, %b: tensor<16x8xui8>) -> tensor<8x8xf32> {
+  %0 = "fusion.float8_dot"(%a, %b) {formats = ["e4m3fn", "e5m2"]} : (tensor<8x16xui8>, tensor<16x8xui8>) -> tensor<8x8xf32>
+  %1 = "fusion.neg"(%0) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %1 : tensor<8x8xf32>
+}

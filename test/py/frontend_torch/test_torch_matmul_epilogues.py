@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mlirfuse.frontend.torch import fx_passes, lower
+from mlirfuse.frontend.torch.ops import float8
 from mlirfuse.frontend.torch.rewrites import matmul_epilogues, product_choice
 from mlirfuse.lowering import devices
 from mlirfuse.passes import pipelines
@@ -78,6 +79,53 @@ def test_float32_is_multiplied_as_torch_is_told_to(tf32):
 )
 def test_other_devices_and_types_use_the_library(chip, dtype):
     assert kernels(gelu_of_linear, *LINEAR, chip=chip, dtype=dtype, mode="always") == ["pointwise", "extern"]
+
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def scaled_linear(x, w, rows, columns, b):
+    """A linear layer of float8, whose operands kernels cast, with scales of rows and columns, and GELU."""
+    x, w = (x.float() / rows).to(E5M2), (w.t().float() / columns).to(E4M3).t().contiguous().t()
+    return F.gelu(torch._scaled_mm(x, w, rows, columns, b, out_dtype=torch.bfloat16), approximate="tanh")
+
+
+SCALED = (8192, 768), (3072, 768), (8192, 1), (1, 3072), (3072,)
+
+
+def with_scales(x, w, rows, columns, b):
+    return x, w, rows.float(), columns.float(), b
+
+
+@pytest.mark.parametrize("scales", [SCALED[2:4], ((), ()), ((1, 1), (1,))])
+def test_products_of_float8(monkeypatch, scales):
+    """With scales and what follows; by choice alone, as no estimate was measured."""
+    monkeypatch.setattr(float8, "_saturates", lambda dtype, device: True)  # which a device tells
+    shapes = (*SCALED[:2], *scales, SCALED[4])
+    found = kernels(scaled_linear, *shapes, mode="always", changed=with_scales)
+    assert found.count("matmul") == 1 and "extern" not in found
+    assert "extern" in kernels(scaled_linear, *shapes, mode="auto", changed=with_scales)
+    graph = segmented(scaled_linear, *shapes, mode="always", changed=with_scales)[0]
+    (product,) = [op for op in graph.ops if op.name == "float8_dot"]
+    assert product.attrs == {"formats": ("e5m2", "e4m3fn"), "fast_sums": False}
+    assert graph.returns[0].op.segment is product.segment
+
+
+def test_products_of_float8_given_as_such():
+    def body(x, w, rows, columns):
+        return torch._scaled_mm(x, w.t(), rows, columns, out_dtype=torch.float32, use_fast_accum=True)
+
+    def cast(x, w, rows, columns):
+        return x.to(E4M3), w.to(E4M3), rows.float(), columns.float()
+
+    shapes = SCALED[:4]
+    assert kernels(body, *shapes, mode="always", changed=cast) == ["matmul"]
+    rows = (*SCALED[:4], ())
+
+    def scaled(x, w, rows, columns, b):
+        return torch._scaled_mm(x, w.t(), rows, columns, scale_result=b, out_dtype=torch.bfloat16)
+
+    assert "matmul" not in kernels(scaled, *rows, mode="always", changed=lambda *t: (*cast(*t[:4]), t[4].float()))
 
 
 def test_what_gains_nothing_uses_the_library():

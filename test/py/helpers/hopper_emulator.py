@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import ptx_emulator
 from ptx_emulator import ENDED, KNOWN, OPERATIONS, WARP, EmulationError, Instruction, Kernel, Launch
@@ -19,6 +20,13 @@ WARP_GROUP = 4 * WARP
 ROW = 128  # bytes of a swizzled row
 WGMMA_BYTES = 32  # of the extent along K of one product
 TF32 = np.uint32(0xFFFFE000)
+_OPERANDS = {  # of products, by the instruction's names
+    "tf32": np.float32,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
 
 
 class TensorMap(NamedTuple):
@@ -143,13 +151,13 @@ def _memory_barrier(launch: HopperLaunch, instruction: Instruction, threads: np.
 
 
 def _box(launch: HopperLaunch, found: TensorMap, at: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The addresses in global memory of the units of 2 bytes of a box, and which are inside of the matrix."""
-    (x, y), (columns, rows), units = at, found.box, found.nbytes // 2
-    xs, ys = x * units + np.arange(columns * units), y + np.arange(rows)
-    inside = ((ys >= 0) & (ys < found.dims[1]))[:, None] & ((xs >= 0) & (xs < found.dims[0] * units))
+    """The addresses in global memory of the bytes of a box, and which are inside of the matrix."""
+    (x, y), (columns, rows), nbytes = at, found.box, found.nbytes
+    xs, ys = x * nbytes + np.arange(columns * nbytes), y + np.arange(rows)
+    inside = ((ys >= 0) & (ys < found.dims[1]))[:, None] & ((xs >= 0) & (xs < found.dims[0] * nbytes))
     if found.address % 16 or found.pitch % 16:
         raise EmulationError(f"{launch.kernel.name}: a tensor map of rows that are not aligned")
-    return found.address + ys[:, None] * found.pitch + xs * 2, inside
+    return found.address + ys[:, None] * found.pitch + xs, inside
 
 
 def _bulk(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) -> None:
@@ -166,14 +174,13 @@ def _bulk(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) -
         columns, rows = found.box
         if columns * found.nbytes != ROW or shared % 16:
             raise EmulationError(f"{launch.kernel.name}: a box of {columns} elements at {shared}")
-        units = launch.swizzled(shared + np.arange(rows)[:, None] * ROW + np.arange(0, ROW, 2))
+        units = launch.swizzled(shared + np.arange(rows)[:, None] * ROW + np.arange(ROW))
         if to_shared:
             addresses, inside = _box(launch, found, at)
-            values = np.zeros((*addresses.shape, 2), np.uint8)
-            places = addresses[inside][:, None] + np.arange(2)
+            values, places = np.zeros(addresses.shape, np.uint8), addresses[inside]
             assert launch.memory.readable[places].all(), "TMA reads outside of the tensor"
             values[inside] = launch.memory.bytes[places]
-            launch.shared[(block * launch.shared_size + units)[..., None] + np.arange(2)] = values
+            launch.shared[block * launch.shared_size + units] = values
             barrier = launch.barrier_at(operands[2], thread)
             barrier.transactions -= rows * ROW
             launch.complete(barrier)
@@ -191,10 +198,10 @@ def _stores_done(launch: HopperLaunch, instruction: Instruction, threads: np.nda
         while len(groups) - 1 > count:
             for found, at, units in groups.pop(0):
                 addresses, inside = _box(launch, found, at)
-                places = addresses[inside][:, None] + np.arange(2)
+                places = addresses[inside]
                 assert launch.memory.writable[places].all(), "TMA writes outside of the tensor"
-                launch.claim(places, 2, np.full(len(places), thread))
-                launch.memory.bytes[places] = launch.shared[units[inside][:, None] + np.arange(2)]
+                launch.claim(places[:, None], 1, np.full(len(places), thread))
+                launch.memory.bytes[places] = launch.shared[units[inside]]
 
 
 def _matrix(launch: HopperLaunch, block: int, descriptor: int, rows: np.ndarray, transposed: bool, dtype) -> np.ndarray:
@@ -234,16 +241,15 @@ def _wgmma(launch: HopperLaunch, instruction: Instruction, threads: np.ndarray) 
             a, b = (int(launch.bits(operand, 8, lanes)[0]) for operand in operands[1:3])
             flags = operands[6:8] or ["0", "0"]  # only 16-bit operands can be transposed
             scale, transposed = operands[3] != "0", [flag == "1" for flag in flags]
-            dtype = np.float32 if parts[-1] == "tf32" else ptx_emulator.TYPES[parts[-1]]
-            groups[-1].append((lanes, names, a, b, scale, transposed, dtype))
+            groups[-1].append((lanes, names, a, b, scale, transposed, [_OPERANDS[name] for name in parts[-2:]]))
 
 
-def _multiply(launch: HopperLaunch, lanes, names, a: int, b: int, scale: bool, transposed, dtype) -> None:
+def _multiply(launch: HopperLaunch, lanes, names, a: int, b: int, scale: bool, transposed, dtypes) -> None:
     """What one warp of a warp group computes: 16 of its 64 rows."""
     block, warp = int(lanes[0]) // launch.threads, int(lanes[0]) // WARP % 4
     n = len(names) * 2
-    x = _matrix(launch, block, a, 16 * warp + np.arange(16), transposed[0], dtype).astype(np.float64)
-    y = _matrix(launch, block, b, np.arange(n), transposed[1], dtype).astype(np.float64)
+    x = _matrix(launch, block, a, 16 * warp + np.arange(16), transposed[0], dtypes[0]).astype(np.float64)
+    y = _matrix(launch, block, b, np.arange(n), transposed[1], dtypes[1]).astype(np.float64)
     product = (x @ y.T).astype(np.float32)
     lane = np.arange(WARP)
     for at, name in enumerate(names):
@@ -303,7 +309,8 @@ KNOWN |= {
     "fence": {"proxy", "async", "shared::cta", "mbarrier_init", "release", "cluster"},
     "mbarrier": {"init", "arrive", "expect_tx", "try_wait", "parity", "shared", "b64"},
     "wgmma": {"fence", "commit_group", "wait_group", "mma_async", "sync", "aligned", "f32", "f16", "bf16", "tf32"}
-    | {f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16)},
+    | {"e4m3", "e5m2"}
+    | {f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32)},
     "stmatrix": {"sync", "aligned", "m8n8", "x4", "shared", "b16"},
     "cp": KNOWN["cp"]
     | {"bulk", "tensor", "2d", "tile", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes", "bulk_group"}

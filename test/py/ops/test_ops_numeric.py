@@ -112,6 +112,7 @@ ELSEWHERE = {
     "complex": "jit computes with real numbers only; test_definition_ops.py",
     "imag": "jit computes with real numbers only; test_definition_ops.py",
     "dot": "made for products that a GPU's kernels compute; test_matmul.py",
+    "float8_dot": "likewise; test_matmul.py",
     "position": "has an extent: test_indices.py",
     "index_put_accumulate": "adds where indices say; test_scatter_add.py",
     "dtype_of": "a query that passes make; test_passes.py",

@@ -20,6 +20,7 @@ from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.ir.ops.products import FLOAT8
 from mlirfuse.lowering import llvm, ptx
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime.program import Program
@@ -128,6 +129,30 @@ def test_float32_operands_by_tf32(apart, tma):
     )
     x, w, bias = wide(*inputs)
     assert np.all(abs(got - (x @ w.T + bias)) <= 2**-9 * (abs(x) @ abs(w).T) + 1e-5)
+
+
+@pytest.mark.parametrize("fast, tma", [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("formats", list(itertools.product(("e4m3fn", "e5m2"), repeat=2)), ids="-".join)
+def test_float8_operands_with_scales(formats, fast, tma):
+    """Scales of rows and of a tensor, a bias; more sums than a stage has, ragged edges."""
+    m, n, k = 136, 72, 272
+    shapes = (m, k), (n, k), (m, 1), (), (n,)
+
+    def body(b, x, w, rows, scale, bias):
+        product = b.op("float8_dot", x, b.permute(w, (1, 0)), formats=formats, fast_sums=fast)
+        scaled = b.op("mul", b.op("mul", product, b.broadcast_to(rows, product.shape)), scale)
+        return b.cast(b.op("add", scaled, b.broadcast_to(bias, product.shape)), dt.bf16)
+
+    types = {0: dt.u8, 1: dt.u8, 2: dt.f32, 3: dt.f32, 4: dt.f32}
+    numbers = [x.astype(FLOAT8[name].numpy) for x, name in zip(data(*shapes[:2]), formats)]
+    rows, scale, bias = (abs(x.astype(np.float32)) + np.float32(0.5) for x in data(*shapes[2:]))
+    inputs = [*(x.view(np.uint8) for x in numbers), rows, np.asarray(scale), bias]
+    for apart in (False, True) if fast else (False,):
+        graph = graph_of(body, *shapes, types=types)
+        assert schedulers(segmented(graph.copy())) == ["matmul"]
+        (got,) = computed(graph, inputs, lambda p: (p.own.apart, p.own.tma) == (apart, tma), {} if tma else {0: 1})
+        x, w = wide(*numbers)
+        compare(got, x @ w.T * rows * float(scale) + bias, BOUND["bfloat16"], "")
 
 
 @pytest.mark.parametrize(

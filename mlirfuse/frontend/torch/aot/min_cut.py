@@ -25,10 +25,11 @@ from torch.utils import flop_counter
 
 from mlirfuse.frontend.torch.aot.joint import Joint, has_effects, is_mutable, is_random, must_recompute, must_save
 from mlirfuse.frontend.torch.fx import sizes
+from mlirfuse.frontend.torch.fx.nodes import FUSES
 from mlirfuse.frontend.torch.ops import pointwise, random, shapes
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 from mlirfuse.frontend.torch.rewrites import float8
-from mlirfuse.frontend.torch.rewrites.matmul_epilogues import FUSES, PRODUCTS
+from mlirfuse.frontend.torch.rewrites.matmul_epilogues import PRODUCTS
 from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, is_sym_node
 
 # What a byte costs, as integers, so that the cut is the same in every process.

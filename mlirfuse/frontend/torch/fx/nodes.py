@@ -13,6 +13,8 @@ from mlirfuse.frontend.torch.torch_private import DisableAutocast, detect_fake_m
 
 WHY = "mlirfuse_why"  # key in ``meta["custom"]``, which AOTAutograd preserves: the reason for a call, for ``explain``
 
+FUSES = "mlirfuse_fuses"  # key in ``meta`` of a product that a kernel computes
+
 
 def explain(node: Node, why: str) -> None:
     """Records why ``node`` is called, or called so, for ``explain``."""

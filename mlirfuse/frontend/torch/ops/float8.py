@@ -1,4 +1,5 @@
-"""Rules of casts from and to float8, which is in memory as bytes: :mod:`mlirfuse.frontend.torch.rewrites.float8`."""
+"""Rules of casts from and to float8, which is in memory as bytes (:mod:`mlirfuse.frontend.torch.rewrites.float8`), and
+of its products."""
 
 from __future__ import annotations
 
@@ -70,3 +71,30 @@ def _without_clamps(x: Value, most: float) -> Value:
 @rule("mlirfuse.decode_float8.default")
 def decode(c: Context, x: Value, dtype: torch.dtype, to: torch.dtype) -> Value:
     return c.b.cast(c.b.op(f"decode_{DTYPES[dtype].name[2:]}", x), dtype_of(to))
+
+
+@rule("mlirfuse.scaled_mm.default")
+def scaled_mm(
+    c: Context,
+    a: Value,
+    b: Value,
+    dtype_a: torch.dtype,
+    dtype_b: torch.dtype,
+    scale_a: Value,
+    scale_b: Value,
+    bias: Value | None,
+    out_dtype: torch.dtype,
+    fast_sums: bool,
+) -> Value:
+    """The sums times the scales, of tensors or of rows and columns, in float32, and then the bias."""
+    product = c.b.op(
+        "float8_dot", a, b, formats=tuple(DTYPES[dtype].name[2:] for dtype in (dtype_a, dtype_b)), fast_sums=fast_sums
+    )
+    scales = [c.b.reshape(scale, ()) if scale.numel == 1 else scale for scale in (scale_a, scale_b)]
+    if not any(scale.shape for scale in scales):
+        scales = [c.b.op("mul", *scales)]
+    for scale in scales:
+        product = c.b.op("mul", product, c.b.broadcast_to(scale, product.shape) if scale.shape else scale)
+    if bias is not None:
+        product = c.b.op("add", product, c.b.broadcast_to(c.b.cast(bias, dt.f32), product.shape))
+    return c.b.cast(product, dtype_of(out_dtype))

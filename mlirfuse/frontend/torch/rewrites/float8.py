@@ -1,5 +1,6 @@
-"""Float8 as bytes: rewrites casts from and to ``float8_e4m3fn`` and ``float8_e5m2``, and ops that only move such
-values, to ops on uint8, which kernels compute with. Other ops, such as ``_scaled_mm``, get views of the bytes.
+"""Float8 as bytes: rewrites casts from and to ``float8_e4m3fn`` and ``float8_e5m2``, ops that only move such values,
+and the products that kernels compute, to ops on uint8. Other ops, such as the library's ``_scaled_mm``, get views of
+the bytes.
 
 So a scale, its cast and a transposed copy of the result fuse with what computes their operand.
 """
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mlirfuse.frontend.torch.fx.nodes import call, explain
+from mlirfuse.frontend.torch.fx.nodes import FUSES, call, explain
 from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -25,6 +26,7 @@ _MOVES = {
     torch.ops.aten.where.self,
 }
 _VIEW = torch.ops.aten.view.dtype
+SCALED_PRODUCT = torch.ops.aten._scaled_mm.default
 _ONE = "one"
 
 
@@ -38,6 +40,28 @@ def encode_float8(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def decode_float8(x: torch.Tensor, dtype: torch.dtype, to: torch.dtype) -> torch.Tensor:
     """The numbers in type ``to`` whose bytes in ``dtype``, a float8 type, are ``x``."""
     return x.view(dtype).to(to)
+
+
+@torch.library.custom_op("mlirfuse::scaled_mm", mutates_args=())
+def scaled_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    dtype_a: torch.dtype,
+    dtype_b: torch.dtype,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    fast_sums: bool,
+) -> torch.Tensor:
+    """``torch._scaled_mm`` of matrices whose bytes in types ``dtype_a`` and ``dtype_b`` are ``a`` and ``b``."""
+    x, y = a.view(dtype_a), b.view(dtype_b)
+    return torch._scaled_mm(x, y, scale_a, scale_b, bias, out_dtype=out_dtype, use_fast_accum=fast_sums)
+
+
+@scaled_mm.register_fake
+def _(a, b, dtype_a, dtype_b, scale_a, scale_b, bias, out_dtype, fast_sums):
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
 
 
 @encode_float8.register_fake
@@ -71,7 +95,9 @@ def as_bytes(module: GraphModule) -> None:
     if any(map(is_float8, graph.nodes)):
         rewriter = _Rewriter()
         for node in list(graph.nodes):
-            if node.op == "call_function" and any(map(is_float8, (node, *node.all_input_nodes))) and is_fusible(node):
+            if node.target is SCALED_PRODUCT and FUSES in node.meta:
+                rewriter.multiply(node)
+            elif node.op == "call_function" and any(map(is_float8, (node, *node.all_input_nodes))) and is_fusible(node):
                 rewriter.rewrite(node)
         graph.eliminate_dead_code()
         module.recompile()
@@ -79,7 +105,7 @@ def as_bytes(module: GraphModule) -> None:
 
 def explain_scales(module: GraphModule) -> None:
     """Notes of each float8 product which scales its operands have."""
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._scaled_mm.default):
+    for node in module.graph.find_nodes(op="call_function", target=SCALED_PRODUCT):
         values = [n.meta["val"] for n in node.args[:4]]
         sides = [_scales(values[k], values[k + 2], k) for k in range(2)]
         note = f"a float8 product, scales of the first operand: {sides[0]}, of the second: {sides[1]}"
@@ -130,6 +156,19 @@ class _Rewriter:
                 return
         x.meta["val"] = node.meta["val"]  # with its strides
         node.replace_all_uses_with(x)
+        node.graph.erase_node(node)
+
+    def multiply(self, node: Node) -> None:
+        """Replaces a product by one of its operands' bytes."""
+        given = dict(zip((one.name for one in SCALED_PRODUCT._schema.arguments), node.args)) | dict(node.kwargs)
+        operands = given["self"], given["mat2"]
+        places = [self._bytes(x) for x in operands]
+        dtypes, result = [x.meta["val"].dtype for x in operands], node.meta["val"].dtype
+        scales, fast = (given["scale_a"], given["scale_b"]), given.get("use_fast_accum", False)
+        with node.graph.inserting_before(node):
+            target = torch.ops.mlirfuse.scaled_mm.default
+            created = call(node.graph, node, target, *places, *dtypes, *scales, given.get("bias"), result, fast)
+        node.replace_all_uses_with(created)
         node.graph.erase_node(node)
 
     def _result(self, node: Node, created: Node) -> None:

@@ -3,6 +3,7 @@ Hopper's tensor cores, where that is expected to be faster than the library's pr
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -10,14 +11,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from mlirfuse.core.device_properties import DeviceProperties
-from mlirfuse.frontend.torch.fx.nodes import explain
+from mlirfuse.frontend.torch.fx.nodes import FUSES, explain
 from mlirfuse.frontend.torch.ops.rules import VIEWS
 from mlirfuse.frontend.torch.rewrites import product_choice
+from mlirfuse.frontend.torch.rewrites.float8 import FLOAT8, SCALED_PRODUCT
 from mlirfuse.ir.graph import Graph
 
 aten = torch.ops.aten
 
-FUSES = "mlirfuse_fuses"  # key in ``meta`` of a product that a kernel computes
 PRODUCTS = (aten.mm.default, aten.addmm.default)
 _VIEWS = {  # of all elements, which a kernel reads through
     aten.view.default,
@@ -33,7 +34,7 @@ _VIEWS = {  # of all elements, which a kernel reads through
 }
 _CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
-ELEMENTS = 8  # that TMA wants rows and addresses to be aligned to: 16 bytes of the narrowest
+ELEMENTS = 8  # that TMA wants rows and addresses to be aligned to: 16 bytes of the narrowest but float8
 
 
 def mark(module: GraphModule, properties: Any, mode: str = "auto") -> None:
@@ -43,6 +44,8 @@ def mark(module: GraphModule, properties: Any, mode: str = "auto") -> None:
         return
     for node in module.graph.nodes:
         if node.target in PRODUCTS and _possible(node) and (mode == "always" or _has_epilogue(node)):
+            node.meta[FUSES] = True
+        if node.target is SCALED_PRODUCT and mode == "always" and _possible_scaled(node):  # no estimate was measured
             node.meta[FUSES] = True
 
 
@@ -80,14 +83,33 @@ def _possible(node: Node) -> bool:
     return along_k and torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-def _matrix(node: Any) -> bool:
+def _possible_scaled(node: Node) -> bool:
+    """Whether a kernel can compute a product of float8 with scales of tensors, or of rows and columns."""
+    given = aten._scaled_mm.default._schema.arguments
+    a, b, scale_a, scale_b, bias, scale_result, _, _ = (
+        node.args[k] if k < len(node.args) else node.kwargs.get(one.name, one.default_value)
+        for k, one in enumerate(given)
+    )
+    result = node.meta["val"]
+    if not (_matrix(a, FLOAT8) and _matrix(b, FLOAT8)) or scale_result is not None or result.dtype not in _TYPES:
+        return False
+    along_k = a.meta["val"].stride(1) == 1 and b.meta["val"].stride(0) == 1
+    ends = result.is_contiguous() and result.shape[1] % ELEMENTS == 0
+    m, n = result.shape
+    scales = [tuple(scale.meta["val"].shape) for scale in (scale_a, scale_b)]
+    scaled = all(math.prod(shape) == 1 for shape in scales) or scales == [(m, 1), (1, n)]
+    return along_k and ends and scaled and (bias is None or bias.meta["val"].dim() == 1)
+
+
+def _matrix(node: Any, types: tuple[torch.dtype, ...] = _TYPES) -> bool:
     """Whether ``node`` is a matrix of floats that TMA can copy: a view of all elements of a tensor, with aligned
     rows."""
     if not isinstance(node, Node):
         return False
     fake = node.meta.get("val")
-    if not isinstance(fake, torch.Tensor) or fake.dtype not in _TYPES or not fake.is_cuda:
+    if not isinstance(fake, torch.Tensor) or fake.dtype not in types or not fake.is_cuda:
         return False
+    aligned = max(ELEMENTS, 16 // fake.dtype.itemsize)
     numbers = (*fake.shape, *fake.stride(), fake.storage_offset())
     if not all(isinstance(n, int) for n in numbers) or min(fake.shape) < ELEMENTS:
         return False
@@ -95,11 +117,11 @@ def _matrix(node: Any) -> bool:
         node = node.args[0]
     if node.target is operator.getitem:
         node = node.args[0]
-    if str(node.target) in VIEWS or fake.storage_offset() % ELEMENTS:  # a part of a tensor
+    if str(node.target) in VIEWS or fake.storage_offset() % aligned:  # a part of a tensor
         return False
     (rows, columns), (down, across) = fake.shape, fake.stride()
-    return (across == 1 and down % ELEMENTS == 0 and down >= columns) or (
-        down == 1 and across % ELEMENTS == 0 and across >= rows
+    return (across == 1 and down % aligned == 0 and down >= columns) or (
+        down == 1 and across % aligned == 0 and across >= rows
     )
 
 

@@ -21,7 +21,7 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.kernel import NO_UNROLL
 from mlirfuse.schedule.gpu.matmul.epilogue import Epilogue
-from mlirfuse.schedule.gpu.matmul.operands import TYPES, UNIT, Matrix
+from mlirfuse.schedule.gpu.matmul.operands import UNIT, Matrix, multiplied
 from mlirfuse.schedule.gpu.matmul.params import COLUMNS, PANEL_BYTES, ROW, WARP_GROUP, WGMMA_BYTES, WGMMA_M
 from mlirfuse.schedule.gpu.matmul.tile_body import TileBody
 
@@ -157,13 +157,13 @@ class MatmulBody(TileBody):
         base = e.fresh()
         e.line(f"{base} = llvm.ptrtoint {self.memory} : !llvm.ptr<3> to i32")
         self.base = Val(base, dt.i32)
-        zero, one = e.const(0, dt.i32), e.const(1, dt.i32)
+        zero = e.const(0, dt.i32)
         first, step, rows = self._tiles_of(consumer)
         self.rows_at = e.mul(rows, ROW)
         self.leads = e.cmp("eq", self.lane, 0)
         epilogue = Epilogue(self, consumer)
-        none = e.fresh()
-        e.line(f"{none} = llvm.mlir.zero : {self.struct}")
+        self.none = e.fresh()
+        e.line(f"{self.none} = llvm.mlir.zero : {self.struct}")
         carried = [zero, zero]
         if p.apart:
             carried = [*self._skip(zero, zero, e.mul(consumer, self.steps)), e.xor(consumer, 1)]
@@ -172,35 +172,81 @@ class MatmulBody(TileBody):
             turn, panel = more[: p.apart], more[p.apart :]
             if turn:
                 self.wait(self.mbarrier(p.turns_at, consumer), turn[0])
-            self.wait(self.mbarrier(p.full_at, stage), phase)
-            started = self._multiply(stage, [none] * p.parts, "zero")
-            now, its, before = (Val(e.fresh(), dt.i32) for _ in range(3))
-            sums = [e.fresh() for _ in range(p.parts)]
-            second, its_phase = self.next_stage(stage, phase)
-            types = ", ".join(["i32"] * 3 + [self.struct] * p.parts)
-            loop, from_zero = e.fresh(), "".join(f", {name} = {value}" for name, value in zip(sums, started))
-            head = (
-                f"{loop}:{3 + p.parts} = scf.for {e.fresh()} = {one} to {self.steps} step {one} iter_args({now} = "
-                f"{second}, {its} = {its_phase}, {before} = {stage}{from_zero}) -> ({types}) : i32 {{"
-            )
-            with self.k.region(head, NO_UNROLL):
-                self.wait(self.mbarrier(p.full_at, now), its)
-                added = self._multiply(now, sums, "one")
-                e.line("nvvm.wgmma.wait.group.sync.aligned 1")
-                self.arrive(self.mbarrier(p.empty_at, before))
-                after, next_phase = self.next_stage(now, its)
-                e.line(f"scf.yield {after}, {next_phase}, {now}, {', '.join(added)} : {types}")
-            now, its = Val(f"{loop}#0", dt.i32), Val(f"{loop}#1", dt.i32)
+            found, now, its, last = (self._added_sums if self.adds else self._sums)(stage, phase)
             if turn:  # all stages of this tile are full: the other's waits tell those that follow from them
                 self.arrive(self.mbarrier(p.turns_at, e.xor(consumer, 1)))
                 now, its = self._skip(now, its, self.steps)
-            e.line("nvvm.wgmma.wait.group.sync.aligned 0")
-            self.arrive(self.mbarrier(p.empty_at, Val(f"{loop}#2", dt.i32)))
-            found = [f"{loop}#{3 + part}" for part in range(p.parts)]
+            if last is not None:
+                e.line("nvvm.wgmma.wait.group.sync.aligned 0")
+                self.arrive(self.mbarrier(p.empty_at, last))
             panel = epilogue.emit(found, e.add(row, rows), column, panel)
             self._yield(now, its, *(e.xor(one, 1) for one in turn), *panel)
         with self.leader(self.leads):
             e.line("nvvm.cp.async.bulk.wait_group 0")
+
+    def _sums(self, stage: Val, phase: Val) -> tuple[list[str], Val, Val, Val | None]:
+        """Multiply a tile whose stages begin with ``stage``: the sums of each 64 rows, the stage behind and its phase,
+        and the last stage, whose products are to be waited for."""
+        e, p = self.e, self.p
+        self.wait(self.mbarrier(p.full_at, stage), phase)
+        started = self._multiply(stage, [self.none] * p.parts, "zero")
+
+        def step(carried: list[Val], sums: list[str]) -> tuple[list[Val], list[str]]:
+            now, its, before = carried
+            self.wait(self.mbarrier(p.full_at, now), its)
+            added = self._multiply(now, sums, "one")
+            e.line("nvvm.wgmma.wait.group.sync.aligned 1")
+            self.arrive(self.mbarrier(p.empty_at, before))
+            return [*self.next_stage(now, its), now], added
+
+        (behind, its, last), sums = self._each_step(1, [*self.next_stage(stage, phase), stage], started, step)
+        return sums, behind, its, last
+
+    def _added_sums(self, stage: Val, phase: Val) -> tuple[list[str], Val, Val, None]:
+        """As :meth:`_sums`, where threads add what each stage gives, in float32; nothing is to be waited for."""
+        e, p = self.e, self.p
+
+        def step(carried: list[Val], sums: list[str]) -> tuple[list[Val], list[str]]:
+            now, its = carried
+            self.wait(self.mbarrier(p.full_at, now), its)
+            terms = self._multiply(now, [self.none] * p.parts, "zero")
+            e.line("nvvm.wgmma.wait.group.sync.aligned 0")
+            self.arrive(self.mbarrier(p.empty_at, now))
+            return [*self.next_stage(now, its)], [self._added(x, y) for x, y in zip(sums, terms)]
+
+        (behind, its), sums = self._each_step(0, [stage, phase], [self.none] * p.parts, step)
+        return sums, behind, its, None
+
+    def _added(self, sums: str, terms: str) -> str:
+        e, total = self.e, self.none
+        for n in range(self.p.n // 2):
+            x, y = (e.op(f"llvm.extractvalue {of}[{n}] : {self.struct}", dt.f32) for of in (sums, terms))
+            before, total = total, e.fresh()
+            e.line(f"{total} = llvm.insertvalue {e.add(x, y)}, {before}[{n}] : {self.struct}")
+        return total
+
+    def _each_step(
+        self,
+        first: int,
+        numbers: list[Val],
+        sums: list[str],
+        body: Callable[[list[Val], list[str]], tuple[list[Val], list[str]]],
+    ) -> tuple[list[Val], list[str]]:
+        """A loop over the steps along K from ``first`` on: ``body`` gives the numbers and sums of the next step from
+        those of one. Those behind the last."""
+        e, loop, count = self.e, self.e.fresh(), len(numbers)
+        names, inside = [Val(e.fresh(), dt.i32) for _ in numbers], [e.fresh() for _ in sums]
+        types = ", ".join(["i32"] * count + [self.struct] * len(sums))
+        pairs = zip([*names, *inside], [*numbers, *sums])
+        head = (
+            f"{loop}:{count + len(sums)} = scf.for {e.fresh()} = {e.const(first, dt.i32)} to {self.steps} step "
+            f"{e.const(1, dt.i32)} iter_args({', '.join(f'{a} = {b}' for a, b in pairs)}) -> ({types}) : i32 {{"
+        )
+        with self.k.region(head, NO_UNROLL):
+            after, added = body(names, inside)
+            e.line(f"scf.yield {', '.join(map(str, [*after, *added]))} : {types}")
+        results = [f"{loop}#{n}" for n in range(count + len(sums))]
+        return [Val(name, dt.i32) for name in results[:count]], results[count:]
 
     def _tiles_of(self, consumer: Val) -> tuple[Val, Val, Val]:
         """The first of a consumer's tiles, the step from one to the next, and the first of its rows in a tile."""
@@ -228,8 +274,9 @@ class MatmulBody(TileBody):
             for part in range(p.parts)
         ]
         second = self._descriptor(e.add(at, p.a_bytes), self.b_along_k)
+        kinds = multiplied(self.product)
         layouts = "row" if self.a_along_k else "col", "col" if self.b_along_k else "row"
-        sums, kind, depth = list(sums), TYPES[self.dtype], WGMMA_BYTES // self.dtype.bytes
+        sums, depth = list(sums), WGMMA_BYTES // self.dtype.bytes
         e.line("nvvm.wgmma.fence.aligned")
         for k in range(0, self.tile_k, depth):
             along, across = k * self.dtype.bytes, k * ROW
@@ -240,8 +287,8 @@ class MatmulBody(TileBody):
                 before, sums[part] = sums[part], e.fresh()
                 e.line(
                     f"{sums[part]} = nvvm.wgmma.mma_async {x}, {y}, {before}, {shape}, "
-                    f"D [<f32>, <{scale if k == 0 else 'one'}>], A [<{kind}>, <one>, <{layouts[0]}>], "
-                    f"B [<{kind}>, <one>, <{layouts[1]}>] : {self.struct} -> {self.struct}"
+                    f"D [<f32>, <{scale if k == 0 else 'one'}>], A [<{kinds[0]}>, <one>, <{layouts[0]}>], "
+                    f"B [<{kinds[1]}>, <one>, <{layouts[1]}>] : {self.struct} -> {self.struct}"
                 )
         e.line("nvvm.wgmma.commit.group.sync.aligned")
         return sums

@@ -37,7 +37,7 @@ def amounts(ops: list[Op], read: Size, written: Size) -> tuple[Size, ...]:
     (product,) = [op for op in ops if op.row.kind == "product"]
     a, b = product.operands
     others = read - sz.total(sz.mul(v.numel, v.dtype.bytes) for v in (a, b))
-    k = sz.mul(a.shape[1], a.dtype.bytes // 2)
+    k = sz.ceildiv(sz.mul(a.shape[1], a.dtype.bytes), 2)
     return a.shape[0], b.shape[1], k, others, written, traffic.operations(op for op in ops if op is not product)
 
 

@@ -8,12 +8,13 @@ from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
+from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.schedule.gpu.matmul.params import ROW
 
 UNIT = 16  # bytes that addresses and strides of a matrix are multiples of, where TMA copies it
 TYPES = {dt.bf16: "bf16", dt.f16: "f16", dt.f32: "tf32"}  # of operands, and what the instruction multiplies
+FLOAT8 = {"e4m3fn": "e4m3", "e5m2": "e5m2"}  # likewise, by the format of an operand's bytes
 COPIED = (dt.bf16, dt.f16, dt.f32)  # element types of matrices besides the operands that TMA copies
 
 
@@ -74,6 +75,21 @@ def _tile_of(analysis: Analysis, value: Value, rows: list[Axis], columns: list[A
     """``value`` as a matrix of the result's extents of which TMA copies tiles; None if it is none."""
     matrix = _matrix(analysis, value, rows, columns)
     return matrix if matrix is not None and matrix.strides[1] == 1 and value.dtype in COPIED else None
+
+
+def multiplied(product: Op) -> tuple[str, str]:
+    """The types of the operands as the instruction names them."""
+    if product.name == "float8_dot":
+        first, second = product.attrs["formats"]
+        return FLOAT8[first], FLOAT8[second]
+    kind = TYPES[product.operands[0].dtype]
+    return kind, kind
+
+
+def adds(analysis: Analysis) -> bool:
+    """Whether threads add what a stage gives to the sums: the tensor cores have fewer bits for those of float8."""
+    product = analysis.product
+    return product is not None and product.name == "float8_dot" and not product.attrs["fast_sums"]
 
 
 def extents(analysis: Analysis) -> tuple[Size, Size, Size]:

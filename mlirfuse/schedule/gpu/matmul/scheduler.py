@@ -1,4 +1,5 @@
-"""Matrix products of 16-bit floats, and of float32 as TF32, on Hopper's tensor cores, with the ops on their results."""
+"""Matrix products of float8, 16-bit floats and float32 as TF32 on Hopper's tensor cores, with the ops on their
+results."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from mlirfuse.schedule.tiling import Tiling
 
 LANES = 2  # most adjacent columns of a thread
 WIDEST = 256  # columns of a tile: of one instruction
+ADDED = 192  # columns, where threads hold a stage's sums, too
 PANELS = 4  # most of a warp group
 STAGES = 3  # fewest, where panels need room
 
@@ -34,7 +36,8 @@ class Matmul(GpuScheduler):
     own = Tiles
 
     def takes(self, analysis: Analysis) -> bool:
-        return analysis.product is not None and analysis.product.operands[0].dtype in operands.TYPES
+        product = analysis.product
+        return product is not None and (product.name == "float8_dot" or product.operands[0].dtype in operands.TYPES)
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if not call.properties.tensor_cores:
@@ -49,6 +52,8 @@ class Matmul(GpuScheduler):
             call.properties.sm_count,
         )
         for rows, columns, stages, apart, _ in best_tiles(work, call.properties):
+            if operands.adds(analysis) and (apart or columns > ADDED):
+                continue
             own = Tiles(rows, columns, group, blocks, tma, added, apart)
             yield _with_panels(Tiling(self.name, access, stages=stages, own=own), analysis, call)
 
@@ -61,7 +66,11 @@ class Matmul(GpuScheduler):
         require(set(p.added) <= set(added), f"added = {list(p.added)}: TMA can copy {list(added)}")
         require(p.panels >= bool(p.added), f"panels = {p.panels}: TMA copies other inputs to them")
         require(p.m in (WGMMA_M, TILE_M), f"m = {p.m}: must be {WGMMA_M} or {TILE_M}")
-        most = WIDEST // p.parts  # more would not leave enough registers
+        adds = operands.adds(analysis)
+        most = (ADDED if adds else WIDEST) // p.parts  # more would not leave enough registers
+        require(
+            not (adds and p.apart), "apart = true: threads add sums of float8, one warp group has too few registers"
+        )
         require(p.n % COLUMNS == 0 and 0 < p.n <= most, f"n = {p.n}: must be a multiple of {COLUMNS} up to {most}")
         require(p.stages >= 2, f"stages = {p.stages}: must be at least 2")
         require(p.group >= 1 and p.blocks >= 1, f"group = {p.group}, blocks = {p.blocks}: must be at least 1")
@@ -101,7 +110,7 @@ def _unaligned(analysis: Analysis, call: SizedCall) -> str:
     found = analysis.once(operands.operands)
     if found.a is None or found.b is None:
         return "an operand's rows or columns are several dimensions of memory, or none is contiguous"
-    across = [m for m in (found.a, found.b) if not m.contiguous and m.value.dtype.bytes > 2]
+    across = [m for m in (found.a, found.b) if not m.contiguous and m.value.dtype.bytes != 2]
     if across:  # which wgmma takes of 16-bit elements only
         return f"{across[0].value!r} is not contiguous along the sums"
     both = zip((found.a, found.b, *found.stored), analysis.values(_pitches, call.sizes))

@@ -45,7 +45,7 @@ class TileBody(GpuBody):
         self.found, self.product = found, analysis.product
         # Whether rows of the operands' tiles are along K in shared memory.
         self.a_along_k, self.b_along_k = (not p.tma or m is None or m.contiguous == 1 for m in found[:2])
-        self.dtype = analysis.product.operands[0].dtype
+        self.dtype, self.adds = analysis.product.operands[0].dtype, operands.adds(analysis)
         self.tile_k = ROW // self.dtype.bytes
         added = [found.added[n] for n in p.added]
         self.panels = [  # of a tile of a consumer, in the order in which it reads them
