@@ -69,6 +69,9 @@ class Foreach(Launches):
             self._program = MemberProgram(self.graph, self.target, self._total_sizes(), self.region.axes, self.members)
         return self._program
 
+    def order(self) -> list[int]:
+        return list(range(len(self.makes)))
+
     def start_compiling(self, env: dict[str, int], submit: load.Submit) -> Callable[[], None] | None:
         aligned = dict.fromkeys(self.graph.args, ALIGNED)
         return self.program({}).start_compiling(self._total_sizes(), aligned, submit)

@@ -47,19 +47,21 @@ from mlirfuse.runtime.foreach import Foreach
 from mlirfuse.runtime.host_python import HostFunction, Watch
 from mlirfuse.runtime.launch_template import result_placement
 from mlirfuse.runtime.launches import Failed, Launches
+from mlirfuse.runtime.native_regions import Shim
 from mlirfuse.runtime.size_cache import SizeCache
 
 
 class HostProgram:
     """Runs ``graph``, segmented, on ``target`` (:mod:`mlirfuse.schedule.targets`). Nothing is compiled yet. ``failed``:
     receives compilation errors of kernels, see :class:`Launches`. ``like``: an array that determines the framework
-    and device of results; None: one of a call's arguments.
+    and device of results; None: one of a call's arguments. ``shim``: runs straight-line parts natively, for torch's
+    tensors (:mod:`mlirfuse.runtime.native_regions`).
 
     Raises :class:`mlirfuse.core.errors.CompileError` for an op that no step can run.
     """
 
-    def __init__(self, graph: Graph, target, failed: Failed | None = None, like: Any = None):
-        self.graph, self.target, self._like = graph, target, like
+    def __init__(self, graph: Graph, target, failed: Failed | None = None, like: Any = None, shim: Shim | None = None):
+        self.graph, self.target, self._like, self._shim = graph, target, like, shim
         self.sequence: st.Sequence = plan(graph)
         self.launches: dict[st.FusedRegion, Launches] = {}
         kernels: load.SharedKernels = {}  # shared: different programs have equal kernels, as a model's layers have
@@ -79,6 +81,8 @@ class HostProgram:
         self._functions.clear()
         for launches in self.launches.values():
             launches.forget()
+        if "_generated" in self.__dict__:
+            self._generated.forget()
 
     @functools.cached_property
     def kernels(self) -> list[st.Kernels]:
@@ -93,7 +97,7 @@ class HostProgram:
 
     @functools.cached_property
     def _generated(self) -> HostFunction:
-        return HostFunction(self.graph, self.sequence, self.launches, self._watch, self._like)
+        return HostFunction(self.graph, self.sequence, self.launches, self._watch, self._like, self._shim)
 
     @property
     def source(self) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import itertools
 import types
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ from mlirfuse.lowering import host_steps as st
 from mlirfuse.lowering.host_steps import FusedRegion, Sequence, Step
 from mlirfuse.runtime import host_calls as calls
 from mlirfuse.runtime.launches import Launches
+from mlirfuse.runtime.native_regions import Called, Recorder, Region, Shim, groups_of
 from mlirfuse.runtime.size_cache import SizeCache
 
 Bind = Callable[[dict[str, int]], Any]  # the function that a step calls, for the values of the symbols
@@ -46,8 +49,11 @@ class HostFunction:
     """
 
     def __init__(self, graph: Graph, sequence: Sequence, launches: Mapping[FusedRegion, Launches],
-                 watch: Watch | None = None, like: Any = None):  # fmt: skip
-        self._launches = launches
+                 watch: Watch | None = None, like: Any = None, shim: Shim | None = None):  # fmt: skip
+        self._launches, self._shim = launches, shim
+        self._regions: list[Region] = []
+        self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+        self._called: dict[Step, str] = {}  # the name of the function that a step calls
         self._names: dict[Value, str] = {}
         self._binds: dict[str, Bind] = {}
         # C code that imports a module looks up builtins in the globals of its caller.
@@ -59,7 +65,7 @@ class HostFunction:
         for step in sequence.walk():
             if isinstance(step, st.ReadSize):
                 self._runtime_sizes.setdefault(step.name, f"n_{step.name}")
-        body = self._steps(sequence, "    ") if watch is None else self._watched(sequence, watch)
+        body = self._watched(sequence, watch) if watch is not None else self._top(sequence)
         args = [self._name(v) for v in sequence.args]
         head = ["def run(args):"]
         if args:
@@ -71,10 +77,8 @@ class HostFunction:
             self._fixed["like"] = like
         head += ["    args.clear()"] if args else []
         head += [f"    {name} = None" for name in self._runtime_sizes.values()]
-        self.source = "\n".join([*head, *body, f"    return [{', '.join(map(self._name, sequence.returns))}]"]) + "\n"
-        scope: dict[str, Any] = {}
-        exec(compile(self.source, f"<host program of {graph.name}>", "exec"), scope)
-        self._code = scope["run"].__code__
+        self.source = "\n".join([*head, *body, f"    return [{self._listed(sequence.returns)}]"]) + "\n"
+        self._code = _code(self.source, graph.name)
         sizes = {s for v in _all_values(graph, sequence) for n in v.shape for s in sz.symbols(n)}
         self.symbols = sorted(
             sizes.union(*(sz.symbols(n) for n in calls.sizes_of(sequence))) - set(self._runtime_sizes)
@@ -82,7 +86,16 @@ class HostFunction:
 
     def bound(self, env: dict[str, int]) -> Callable[[list], list]:
         """Return the function for these sizes."""
-        return types.FunctionType(self._code, self._fixed | {name: bind(env) for name, bind in self._binds.items()})
+        scope = self._fixed | {name: bind(env) for name, bind in self._binds.items()}
+        for region in self._regions:
+            assert self._shim is not None
+            self._recorders.add(Recorder(region, types.FunctionType(region.code, scope), scope, self._shim))
+        return types.FunctionType(self._code, scope)
+
+    def forget(self) -> None:
+        """Look up Records again, also in functions that callers keep."""
+        for recorder in list(self._recorders):
+            recorder.forget()
 
     # ---- names
 
@@ -109,6 +122,60 @@ class HostFunction:
         out = [line for step in sequence.steps for line in self._step(step, indent)]
         return out or [indent + "pass"]
 
+    def _top(self, sequence: Sequence) -> list[str]:
+        """The statements of the program itself, in which regions are a call each."""
+        out: list[str] = []
+        steps = sequence.steps
+        groups = [[step] for step in steps] if self._shim is None else groups_of(steps, self._native)
+        later = Counter(v for step in steps for v in _all_reads(step))
+        later.update(sequence.returns)
+        for group in groups:
+            later.subtract(v for step in group for v in _all_reads(step))
+            if len(group) == 1:
+                out += self._step(group[0], "    ")
+            else:
+                out += self._region(group, [v for step in group for v in step.makes if later[v] > 0])
+        return out
+
+    def _region(self, group: list[Step], outputs: list[Value]) -> list[str]:
+        made = {v for step in group for v in step.makes}
+        inputs = list(dict.fromkeys(v for step in group for v in step.reads if v not in made))
+        freed = [v for step in group if isinstance(step, st.Free) for v in step.reads if v not in made]
+        lines = [line for step in group for line in self._step(step, "    ")]
+        head = ["def run(args):", f"    {self._listed(inputs)}, = args", "    args.clear()"]
+        source = "\n".join([*head, *lines, f"    return [{self._listed(outputs)}]"]) + "\n"
+        name = f"r{len(self._regions)}"
+        steps = [step if isinstance(step, st.Free) else self._called_step(step) for step in group]
+        self._regions.append(Region(steps, inputs, outputs, name, _code(source, name)))
+        out = [f"    given = [{self._listed(inputs)}]"]
+        out += [f"    {' = '.join(map(self._name, freed))} = None"] if freed else []
+        makes = f"{self._listed(outputs)}, = " if outputs else ""
+        return [*out, f"    {makes}{name}(given)"]
+
+    def _called_step(self, step: Step) -> Called:
+        name = self._called[step]
+        if isinstance(step, st.Call):
+            return Called(step, name, calls.returns_single(step.op, self._given), None)
+        assert isinstance(step, (st.Kernels, st.Foreach))
+        single = isinstance(step, st.Kernels) and len(step.makes) == 1
+        return Called(step, name, single, self._launches[step.region].order)
+
+    def _native(self, step: Step) -> bool:
+        """Whether a native region may run ``step``."""
+        if isinstance(step, st.Kernels):
+            region = step.region
+            return (
+                not region.graph.scalars and bool(step.reads) and not self._runtime_sizes.keys() & set(region.symbols)
+            )
+        if isinstance(step, st.Foreach):
+            return True
+        if type(step) is not st.Call or calls.symbols_of(step.op) & self._runtime_sizes.keys():
+            return False
+        if step.op.row.view:
+            return True
+        assert self._shim is not None
+        return not calls.needs_like(step.op, self._given) and self._shim.takes(step)
+
     def _watched(self, sequence: Sequence, watch: Watch) -> list[str]:
         self._fixed |= {"_before": watch.before, "_after": watch.after}
         out: list[str] = []
@@ -121,19 +188,20 @@ class HostFunction:
         return [indent + line for line in getattr(self, f"_{type(step).__name__.lower()}")(step, indent)]
 
     def _kernels(self, step: st.Kernels, indent: str) -> list[str]:
-        call = self._bind("k", self._launches[step.region].at, step.region.symbols)
+        call = self._called[step] = self._bind("k", self._launches[step.region].at, step.region.symbols)
         given = self._listed(step.reads)
         if len(step.region.graph.scalars) == len(step.reads):
             given += (", " if given else "") + self._like_argument()
         return [f"{self._listed(step.makes)} = {call}({given})"]
 
     def _foreach(self, step: st.Foreach, indent: str) -> list[str]:
-        call = self._bind("k", self._launches[step.region].at, ())
+        call = self._called[step] = self._bind("k", self._launches[step.region].at, ())
         return [f"{self._listed(step.makes)}, = {call}({self._listed(step.reads)})"]
 
     def _call(self, step: st.Call, indent: str) -> list[str]:
         op = step.op
-        call = self._bind("f", lambda env: calls.function(op, env, self._given), calls.symbols_of(op))
+        bind = lambda env: calls.function(op, env, self._given)  # noqa: E731
+        call = self._called[step] = self._bind("f", bind, calls.symbols_of(op))
         given = self._listed(step.reads)
         if calls.needs_like(op, self._given):
             given = self._like_argument() + (", " if given else "") + given
@@ -202,6 +270,20 @@ class _BoundAtRuntime:
         if found is None:
             found = self._known.add(sizes, self._bind(self._env | dict(zip(self._names, sizes))))
         return found
+
+
+def _code(source: str, name: str) -> types.CodeType:
+    """The code of the function ``run`` that ``source`` defines."""
+    scope: dict[str, Any] = {}
+    exec(compile(source, f"<host program of {name}>", "exec"), scope)
+    return scope["run"].__code__
+
+
+def _all_reads(step: Step) -> Iterable[Value]:
+    """The values that a step reads to use them, bodies included."""
+    inner = (v for body in step.bodies for s in [*body.steps] for v in _all_reads(s))
+    returned = (v for body in step.bodies for v in body.returns)
+    return itertools.chain(() if isinstance(step, st.Free) else step.reads, inner, returned)
 
 
 def _all_values(graph: Graph, sequence: Sequence) -> Iterable[Value]:

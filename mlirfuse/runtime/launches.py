@@ -82,6 +82,10 @@ class Launches:
         if finish is not None:
             finish()
 
+    def order(self) -> list[int]:
+        """Return the index among a Record's outputs of each result; empty before there is a Record."""
+        return [] if self._launch_template is None else self._launch_template.output_of_result
+
     def forget(self) -> None:
         """Look up every signature again, also in functions that callers keep."""
         for dispatcher in self._by_sizes.values():

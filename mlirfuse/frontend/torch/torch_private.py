@@ -8,9 +8,11 @@ end's fallback catches: the graph runs in eager.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -465,3 +467,50 @@ def loaded_by_inductor(code: Any) -> Any:
     code.after_deserialization(constants)
     code.post_compile([], constants, {**code.fx_kwargs, "cudagraphs": _BoxedBool(False)})
     return code
+
+
+@functools.cache
+def _library(name: str) -> Any:
+    """A shared library of torch, which is loaded already; None where it is not in the usual place."""
+    try:
+        return ctypes.PyDLL(os.path.join(os.path.dirname(torch.__file__), "lib", f"lib{name}.so"))
+    except OSError:
+        return None
+
+
+def _address(library: Any, name: str) -> int:
+    """The address of a function; 0 where the library has none."""
+    found = getattr(library, name, None)
+    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+
+
+def shim_addresses() -> tuple[int, ...] | None:
+    """The addresses in torch's C shim that :class:`mlirfuse._native.Region` takes, or None."""
+    names = ("empty_strided", "_reinterpret_tensor", "delete_tensor_object", "get_data_ptr")
+    found = [_address(_library("torch_cpu"), f"aoti_torch_{name}") for name in names]
+    wraps = (_address(_library("torch_python"), name) for name in _WRAP)
+    found.append(next((address for address in wraps if address), 0))
+    return tuple(found) if all(found) else None
+
+
+# THPVariable_Wrap, of a const reference or a value: the ABI passes the address of the tensor for both.
+_WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
+
+
+def shim_products(device_type: str, names: tuple[str, ...]) -> dict[str, int]:
+    """The addresses of these ops in torch's C shim of a device; without those that it lacks."""
+    library = _library(f"torch_{device_type}")
+    found = {name: _address(library, f"aoti_torch_{device_type}_{name}") for name in names}
+    return {name: address for name, address in found.items() if address}
+
+
+@functools.cache
+def scalar_types() -> dict[torch.dtype, int]:
+    """The numbers of dtypes in torch's C shim."""
+    names = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    library = _library("torch_cpu")
+    return {
+        getattr(torch, name): getattr(library, f"aoti_torch_dtype_{name}")()
+        for name in names
+        if _address(library, f"aoti_torch_dtype_{name}")
+    }

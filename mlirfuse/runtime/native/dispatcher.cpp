@@ -288,6 +288,16 @@ PyObject* set_bad_index(PyObject* self, PyObject* function) {
   Py_RETURN_NONE;
 }
 
+PyObject* find_record(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  DispatcherState& state = state_of(self);
+  Leaves leaves;
+  Signature signature;
+  if (!leaves.read(args, static_cast<size_t>(count)) || !signature.build(leaves, state.options)) return nullptr;
+  PyObject* record = state.table.find(signature);
+  if (record || PyErr_Occurred()) return record;
+  Py_RETURN_NONE;
+}
+
 PyObject* clear_entries(PyObject* self, PyObject*) {
   state_of(self).table.clear();
   Py_RETURN_NONE;
@@ -312,6 +322,8 @@ bool register_dispatcher_type(PyObject* module) {
       {"set_bad_index", set_bad_index, METH_O,
        "set_bad_index(function)\n--\n\nCall function(error, leaves) for the result of a call that raises an "
        "IndexError."},
+      {"find", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(find_record)), METH_FASTCALL,
+       "find(*leaves)\n--\n\nThe Record that a call with these leaves would run, or None."},
       {"clear", clear_entries, METH_NOARGS, "clear()\n--\n\nRemove all records."},
       {nullptr, nullptr, 0, nullptr},
   };

@@ -171,17 +171,17 @@ Leaves::~Leaves() {
   for (PyObject* capsule : capsules_) Py_DECREF(capsule);
 }
 
-bool Leaves::read(PyObject* const* objects, size_t count) {
+bool Leaves::read(PyObject* const* objects, size_t count, bool grads) {
   Leaf* leaves = leaves_.extend(count);
   if (!leaves) return false;
   for (size_t i = 0; i < count; ++i) {
-    if (!read_one(objects[i], &leaves[i])) return false;
+    if (!read_one(objects[i], &leaves[i], grads)) return false;
     any_cuda_ |= leaves[i].kind == LeafKind::Array && leaves[i].on_cuda();
   }
   return true;
 }
 
-bool Leaves::read_one(PyObject* object, Leaf* leaf) {
+bool Leaves::read_one(PyObject* object, Leaf* leaf, bool grads) {
   *leaf = {};
   leaf->object = object;
   leaf->stream = -1;
@@ -209,7 +209,7 @@ bool Leaves::read_one(PyObject* object, Leaf* leaf) {
   leaf->framework = leaf->array_type->framework;
   leaf->writable = true;
   if (!(leaf->framework == Framework::Exchange ? read_exchange(leaf) : read_interface(leaf))) return false;
-  if (leaf->array_type->has_requires_grad) {
+  if (grads && leaf->array_type->has_requires_grad) {
     static Name name("requires_grad");
     Ref answer(PyObject_GetAttr(object, name.get()));
     if (!answer) return false;

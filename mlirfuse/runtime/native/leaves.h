@@ -63,8 +63,8 @@ class Leaves {
   Leaves(const Leaves&) = delete;
   Leaves& operator=(const Leaves&) = delete;
 
-  // Returns false with an exception set where a leaf cannot be read.
-  bool read(PyObject* const* objects, size_t count);
+  // Returns false with an exception set where a leaf cannot be read. `grads`: whether to ask which tensors need them.
+  bool read(PyObject* const* objects, size_t count, bool grads = true);
 
   size_t size() const { return leaves_.size(); }
   const Leaf& operator[](size_t i) const { return leaves_[i]; }
@@ -73,7 +73,7 @@ class Leaves {
   bool by_value(const Leaf& leaf) const { return any_cuda_ && leaf.ndim == 0 && !leaf.on_cuda(); }
 
  private:
-  bool read_one(PyObject* object, Leaf* leaf);
+  bool read_one(PyObject* object, Leaf* leaf, bool grads);
   void read_numpy(Leaf* leaf);
   bool read_exchange(Leaf* leaf);
   bool read_interface(Leaf* leaf);

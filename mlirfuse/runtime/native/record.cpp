@@ -17,44 +17,6 @@ PyTypeObject* record_type = nullptr;
 
 namespace {
 
-using LaunchFunction = int32_t (*)(void** pointers, const int64_t* ints, void* stream);
-
-struct ScalarSlot {
-  size_t leaf;
-  size_t slot;  // in ints
-  char kind;
-};
-
-enum class OutputKind : uint8_t { New, Argument, View };
-
-struct Output {
-  OutputKind kind = OutputKind::New;
-  bool from_output = false;  // View: `source` counts outputs, not leaves
-  size_t source = 0;         // Argument and View
-  int64_t byte_offset = 0;   // View
-  ArraySpec spec;            // New and View
-};
-
-enum class ResultKind : uint8_t { Single, Tuple, List, Call };
-
-struct RecordData {
-  LaunchFunction launch = nullptr;
-  std::vector<int64_t> ints;
-  std::vector<size_t> arg_slots;
-  std::vector<ScalarSlot> scalars;
-  std::vector<Output> outputs;
-  int64_t workspace_bytes = 0;
-  Placement placement;
-  ResultKind result_kind = ResultKind::Single;
-  Ref result;
-  Ref keep;
-  Py_ssize_t prototype = -1;
-  size_t leaves_needed = 0;  // one more than the largest leaf index used
-  std::vector<void*> fixed;
-
-  void uses_leaf(size_t leaf) { leaves_needed = std::max(leaves_needed, leaf + 1); }
-};
-
 struct RecordObject {
   PyObject_HEAD RecordData* state;
 };
@@ -340,6 +302,24 @@ PyObject* finish(const RecordData& data, Outputs* outputs) {
   return PyObject_CallOneArg(data.result.get(), container.get());
 }
 
+PyObject* get_outputs(PyObject* self, void*) {
+  const std::vector<Output>& outputs = data_of(self).outputs;
+  Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
+  for (size_t i = 0; tuple && i < outputs.size(); ++i) {
+    const OutputKind kind = outputs[i].kind;
+    PyObject* name = PyUnicode_FromString(kind == OutputKind::New        ? "new"
+                                          : kind == OutputKind::Argument ? "arg"
+                                                                         : "view");
+    if (!name) return nullptr;
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), name);
+  }
+  return tuple.release();
+}
+
+}  // namespace
+
+const RecordData& record_data(PyObject* record) { return data_of(record); }
+
 bool check_status(int32_t status) {
   if (cuda::error_pending()) {
     raise_cuda_error();
@@ -349,8 +329,6 @@ bool check_status(int32_t status) {
   raise_error(("the compiled function returned status " + std::to_string(status)).c_str());
   return false;
 }
-
-}  // namespace
 
 PyObject* run_record(PyObject* record, const Leaves& leaves) {
   const RecordData& data = data_of(record);
@@ -411,11 +389,16 @@ PyObject* run_record(PyObject* record, const Leaves& leaves) {
 }
 
 bool register_record_type(PyObject* module) {
+  static PyGetSetDef properties[] = {
+      {"outputs", get_outputs, nullptr, "The kind of each output: 'new', 'arg' or 'view'.", nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
   static PyType_Slot slots[] = {
       {Py_tp_new, reinterpret_cast<void*>(record_new)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_with_state<RecordObject>)},
       {Py_tp_traverse, reinterpret_cast<void*>(record_traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(record_clear)},
+      {Py_tp_getset, properties},
       {Py_tp_doc,
        const_cast<char*>(
            "Record(launch, ints, arg_slots, scalars, outputs, workspace, device, result=None, keep=None,\n"

@@ -10,6 +10,7 @@ import torch
 
 from mlirfuse import _native
 from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
+from mlirfuse.frontend.torch.execution import shims
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import disable_current_modes, keeps_graph
 from mlirfuse.ir import sizes as sz
@@ -35,7 +36,7 @@ def host_program(lowered: Lowered, failed: Failed | None = None) -> HostProgram:
     """The host program of ``lowered`` after all passes; ``failed`` collects kernels that do not compile."""
     with disable_current_modes():  # including AOTAutograd's fake tensor mode
         like = torch.empty(0, device=lowered.device)
-    return HostProgram(lowered.graph, target_of(lowered.device), failed, like)
+    return HostProgram(lowered.graph, target_of(lowered.device), failed, like, shims.of(lowered.device.type))
 
 
 Boxed = Callable[[list[Any]], list[Any]]
