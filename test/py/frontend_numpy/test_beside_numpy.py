@@ -184,14 +184,16 @@ def test_the_order_of_strides_is_a_condition():
         assert f(a).strides == (a * 2).strides
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_functions_over_types_and_keywords(seed):
-    check(numpy_ufunc_calls.generate(seed))
+_GENERATORS = {numpy_ufunc_calls: 150, numpy_stored_values: 120, numpy_loop_expressions: 120}
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_what_is_stored_of_values(seed):
-    check(numpy_stored_values.generate(seed))
+@pytest.mark.parametrize(
+    ("generator", "seed"),
+    [pytest.param(g, seed, id=f"{g.__name__}-{seed}") for g, count in _GENERATORS.items() for seed in range(count)],
+)
+def test_generated_programs(generator, seed):
+    """Functions over types and keywords, what is stored of values, and expressions in loops."""
+    check(generator.generate(seed))
 
 
 @pytest.mark.parametrize("kind", ["i1", "u8", "f4", "c8"])
@@ -207,11 +209,6 @@ def test_what_numpy_refuses_to_store(statement, kind):
     """Or stores in another type than the array's."""
     source = f"def f(a, n):\n    {statement}\n    return a\n"
     check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind), 5), strides=False, sharing=False))
-
-
-@pytest.mark.parametrize("seed", range(120))
-def test_expressions_in_loops(seed):
-    check(numpy_loop_expressions.generate(seed))
 
 
 @pytest.mark.parametrize("kind", ["i8", "f8", "?", "c16"])

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import random
 import sys
-import warnings
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
+from torch_program_search import Search, without_one
 
 import mlirfuse.torch  # noqa: F401 (registers the backend, also where mlirfuse is not installed)
 
@@ -395,52 +395,16 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
     return None
 
 
-def minimal(program: Program) -> Program:
-    """``program`` without what it does not need to differ."""
-    smaller = True
-    while smaller:
-        smaller = False
-        fewer = [
-            replace(program, lines=program.lines[:k] + program.lines[k + 1 :]) for k in range(len(program.lines))
-        ] * (len(program.lines) > 1)
-        simple = {"dynamic": False, "grad": False, "layout": "row-major", "values": "small", "broadcast": False,
-                  "second": program.dtype}  # fmt: skip
-        fewer += [replace(program, **{key: v}) for key, v in simple.items() if getattr(program, key) != v]
-        for candidate in fewer:
-            if isinstance(outcome(candidate.function(), candidate, 0), str) != isinstance(
-                outcome(program.function(), program, 0), str
-            ):
-                continue
-            if differs(candidate) and not differs(candidate, "aot_eager"):
-                program, smaller = candidate, True
-                break
-    return program
+def smaller(program: Program) -> list[Program]:
+    """The programs that lack one thing each."""
+    fewer = [replace(program, lines=lines) for lines in without_one(program.lines) if lines]
+    simple = {"dynamic": False, "grad": False, "layout": "row-major", "values": "small", "broadcast": False,
+              "second": program.dtype}  # fmt: skip
+    return fewer + [replace(program, **{key: v}) for key, v in simple.items() if getattr(program, key) != v]
 
 
-def problem(seed: int) -> str | None:
-    """The program of a seed, made small, where it differs from eager and AOTAutograd alone does not."""
-    program = generate(seed)
-    if differs(program) is None or differs(program, "aot_eager"):
-        return None
-    small = minimal(program)
-    return f"--- seed {seed}: {differs(small)}\n{small}"
-
-
-def main(first: int, last: int) -> int:
-    warnings.simplefilter("ignore")
-    wrong = torchs = 0
-    for seed in range(first, last):
-        program = generate(seed)
-        if differs(program) is None:
-            continue
-        if differs(program, "aot_eager"):
-            torchs += 1
-            continue
-        wrong += 1
-        print(problem(seed), flush=True)
-    print(f"{wrong} of {last - first} differ, {torchs} more with AOTAutograd alone")
-    return wrong
-
+SEARCH = Search(generate, differs, lambda program: isinstance(outcome(program.function(), program, 0), str), smaller)
+problem = SEARCH.problem
 
 if __name__ == "__main__":
-    sys.exit(bool(main(*map(int, sys.argv[1:3]))))
+    sys.exit(bool(SEARCH.main(*map(int, sys.argv[1:3]))))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import sys
-import warnings
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
+from torch_program_search import Search, without_one
 
 import mlirfuse.torch  # noqa: F401 (registers the backend, also where mlirfuse is not installed)
 
@@ -211,60 +211,17 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
     return None
 
 
-def minimal(program: Program) -> Program:
-    """``program`` without what it does not need to differ."""
-    smaller = True
-    while smaller:
-        smaller = False
-        fewer = [replace(program, lines=program.lines[:k] + program.lines[k + 1 :]) for k in range(len(program.lines))]
-        fewer += [
-            replace(program, returns=program.returns[:k] + program.returns[k + 1 :])
-            for k in range(len(program.returns))
-        ]
-        fewer += [replace(program, layout="row-major")] * (program.layout != "row-major")
-        fewer += [replace(program, after=False)] * program.after
-        fewer += [replace(program, second="apart")] * (program.second != "apart")
-        fewer += [
-            replace(program, grads=g) for g in [("none", "none"), (program.grads[0], "none")] if g != program.grads
-        ]
-        for candidate in fewer:
-            eager = outcome(candidate.function(), candidate, 0)
-            if isinstance(eager, str) != isinstance(outcome(program.function(), program, 0), str):
-                continue
-            if differs(candidate) and not differs(candidate, "aot_eager"):
-                program, smaller = candidate, True
-                break
-    return program
+def smaller(program: Program) -> list[Program]:
+    """The programs that lack one thing each."""
+    fewer = [replace(program, lines=lines) for lines in without_one(program.lines)]
+    fewer += [replace(program, returns=returns) for returns in without_one(program.returns)]
+    grads = [("none", "none"), (program.grads[0], "none")]
+    simple = [("layout", "row-major"), ("after", False), ("second", "apart"), *(("grads", found) for found in grads)]
+    return fewer + [replace(program, **{key: v}) for key, v in simple if getattr(program, key) != v]
 
 
-def problem(seed: int) -> str | None:
-    """The program of a seed, made small, where it differs from eager and AOTAutograd alone does not."""
-    program = generate(seed)
-    found = differs(program)
-    if found is None or differs(program, "aot_eager"):
-        return None
-    small = minimal(program)
-    return f"--- seed {seed}: {differs(small)}\n{small}"
-
-
-def main(first: int, last: int) -> int:
-    warnings.simplefilter("ignore")
-    wrong = torchs = 0
-    for seed in range(first, last):
-        program = generate(seed)
-        found = differs(program)
-        if found is None:
-            continue
-        if theirs := differs(program, "aot_eager"):
-            torchs += 1
-            if theirs != found:
-                print(f"--- seed {seed}, AOTAutograd alone: {theirs}\n{found}", flush=True)
-        else:
-            wrong += 1
-            print(problem(seed), flush=True)
-    print(f"{wrong} of {last - first} differ, {torchs} more with AOTAutograd alone")
-    return wrong
-
+SEARCH = Search(generate, differs, lambda program: isinstance(outcome(program.function(), program, 0), str), smaller)
+problem = SEARCH.problem
 
 if __name__ == "__main__":
-    sys.exit(bool(main(*map(int, sys.argv[1:3]))))
+    sys.exit(bool(SEARCH.main(*map(int, sys.argv[1:3]))))
