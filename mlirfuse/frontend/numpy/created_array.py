@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.graph_breaks.calls import or_called
 from mlirfuse.frontend.numpy.operands import contains_traced
+from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.frontend.numpy.trace_state import Trace, current
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.ir import dtypes as dt
@@ -59,27 +61,14 @@ def known_elements(x):
 def with_known(nest):
     """Arguments with known elements in place of created arrays; None where they contain another traced array, or no
     created one."""
-    found = False
-
-    def visit(x):
-        nonlocal found
-        if isinstance(x, CreatedArray):
-            known = x.known()
-            if known is None:
-                raise LookupError
-            found = True
-            return known.copy()
-        if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
-            return type(x)([visit(item) for item in x])
-        if contains_traced(x):
-            raise LookupError
-        return {k: visit(v) for k, v in x.items()} if type(x) is dict else x
-
-    try:
-        replaced = visit(nest)
-    except LookupError:
+    leaves, tree = trees.flatten(nest)
+    known = [known_elements(x) if isinstance(x, StandIn) else x for x in leaves]
+    created = [k for k, x in enumerate(leaves) if isinstance(x, StandIn)]
+    if not created or any(known[k] is None for k in created):
         return None
-    return replaced if found else None
+    for k in created:
+        known[k] = known[k].copy()
+    return tree.unflatten(known)
 
 
 def as_created(x, alike: bool = False):
@@ -141,12 +130,6 @@ _FILLED = {np.zeros, np.ones}
 _OF_ELEMENTS = {np.array, np.asarray, np.asanyarray, np.ascontiguousarray}
 
 
-def _has_arrays(nest) -> bool:
-    if isinstance(nest, (list, tuple)):
-        return any(_has_arrays(x) for x in nest)
-    return isinstance(nest, TracedArray)
-
-
 def creation_stand_in(eager, ours):
     """A creation function inside a trace: NumPy's where all arguments are constants, else ``ours``."""
 
@@ -154,7 +137,8 @@ def creation_stand_in(eager, ours):
         t = current()
         if t is None:
             return eager(*args, **kwargs)
-        if eager in _OF_ELEMENTS and not _has_arrays((*args, *kwargs.values())):
+        leaves = trees.flatten((args, kwargs))[0] if eager in _OF_ELEMENTS else ()
+        if eager in _OF_ELEMENTS and not any(isinstance(x, TracedArray) for x in leaves):
             pass  # sizes and numbers: handled by ours
         elif contains_traced((*args, *kwargs.values())):
             constants = with_known((args, kwargs))

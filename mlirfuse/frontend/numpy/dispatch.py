@@ -17,7 +17,6 @@ errors. ``explain`` asks in the same order, and says why the strategies before d
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,6 +67,7 @@ class Entry(Source):
         self.owner, self.tree, self.name = owner, tree, owner.__name__
         self.captured: list[Captured] = []
         self.chosen: dict[tuple, Strategy] = {}
+        self._argument_names = tracing.argument_names(owner.fn, tree)
         self.statics = owner._static_leaves(tree)
         self.specializations = Specializations(self, self.statics)
         self.dispatch = self.specializations.dispatch
@@ -254,9 +254,8 @@ class Entry(Source):
 
     def captured_index(self, captured: Captured) -> int:
         """The index of a captured array among those that each call appends."""
-        ways = {(id(root), steps) for root, steps in captured.paths}
         for k, known in enumerate(self.captured):
-            if known.array is captured.array or (ways and ways == {(id(root), steps) for root, steps in known.paths}):
+            if known.is_of(captured.array, captured.paths):
                 return k
         self.captured = [*self.captured, captured]
         return len(self.captured) - 1
@@ -289,7 +288,3 @@ class Entry(Source):
 
     def argument_names(self) -> list[str]:
         return self._argument_names
-
-    @functools.cached_property
-    def _argument_names(self) -> list[str]:
-        return tracing.argument_names(self.owner.fn, self.tree)

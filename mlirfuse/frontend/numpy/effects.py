@@ -44,8 +44,11 @@ _ACTING_NUMPY = {
     "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap",
     "seterr", "seterrcall", "setbufsize", "set_printoptions",
 }  # fmt: skip
-_WRITING = {
-    "fill", "sort", "put", "itemset", "at", "copyto", "putmask", "place", "out", "shuffle", "partition", "resize",
+# Names of functions, methods and arguments that write into an array; this includes np.sort and np.partition, which do
+# not.
+WRITING = {
+    "at", "byteswap", "copyto", "fill", "fill_diagonal", "itemset", "out", "partition", "place", "put",
+    "put_along_axis", "putmask", "resize", "setfield", "setflags", "setitem", "shuffle", "sort",
 }  # fmt: skip
 
 
@@ -162,7 +165,7 @@ def _writes(code: types.CodeType) -> bool:
     steps = code.co_code
     stores = {dis.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR") if name in dis.opmap}
     in_place = dis.opmap["BINARY_OP"]
-    if not stores.isdisjoint(steps[::2]) or not _WRITING.isdisjoint(code.co_names):
+    if not stores.isdisjoint(steps[::2]) or not WRITING.isdisjoint(code.co_names):
         return True
     if any(step == in_place and steps[2 * k + 1] >= 13 for k, step in enumerate(steps[::2])):
         return True

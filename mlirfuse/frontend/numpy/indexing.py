@@ -4,7 +4,7 @@ writes through the view, or scatters. And NumPy's functions that read and write 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -34,33 +34,28 @@ def slice_of(t, s, extent: Size) -> tuple[Size, Size, int]:
     step = 1 if s.step is None else operator.index(s.step)
     if step == 0:
         fail(ValueError, "slice step cannot be zero")
-    if step > 0:
-        start = 0 if s.start is None else slice_bound(t, size_of(t, s.start), extent)
-        stop = extent if s.stop is None else slice_bound(t, size_of(t, s.stop), extent)
-        span = stop - start
-    else:
-        start = extent - 1 if s.start is None else _back_bound(t, size_of(t, s.start), extent)
-        stop = -1 if s.stop is None else _back_bound(t, size_of(t, s.stop), extent)
-        span = start - stop
+    first, last = (0, extent) if step > 0 else (extent - 1, -1)
+    start = first if s.start is None else slice_bound(t, size_of(t, s.start), extent, step > 0)
+    stop = last if s.stop is None else slice_bound(t, size_of(t, s.stop), extent, step > 0)
+    span = stop - start if step > 0 else start - stop
     if not t.decide(span, ">", 0):
         return 0, 0, 1
     count = t.extent(sz.ceildiv(t.canonical(span), abs(step)))
     return (start, 1, 1) if count == 1 else (t.canonical(start), count, step)
 
 
-def slice_bound(t, bound: Size, extent: Size) -> Size:
-    """The bound of a slice with a positive step, clamped to the extent as in Python."""
+def slice_bound(t, bound: Size, extent: Size, up: bool = True) -> Size:
+    """The bound of a slice, clamped to the extent as in Python; ``up``: its step is positive."""
     if t.decide(bound, "<", 0):
         bound = bound + extent
-        return bound if t.decide(bound, ">=", 0) else 0
-    return bound if t.decide(bound, "<=", extent) else extent
-
-
-def _back_bound(t, bound: Size, extent: Size) -> Size:
-    if t.decide(bound, "<", 0):
-        bound = bound + extent
-        return bound if t.decide(bound, ">=", 0) else -1
+        return bound if t.decide(bound, ">=", 0) else 0 if up else -1
+    if up:
+        return bound if t.decide(bound, "<=", extent) else extent
     return bound if t.decide(bound, "<", extent) else extent - 1
+
+
+def _out_of_bounds(t, index: int, axis: int, extent: Size) -> NoReturn:
+    fail(IndexError, f"index {index} is out of bounds for axis {axis} with size {t.hint(extent)}")
 
 
 def is_index_array(k) -> bool:
@@ -111,7 +106,7 @@ def basic_view(x, parts) -> TracedArray:
             value = int(k.spec.value)  # size arithmetic needs a Python int
             if not t.decide(extent, ">", value) or not t.decide(extent + value, ">=", 0):
                 k.concrete()  # a handler's result is valid for this index alone
-                fail(IndexError, f"index {value} is out of bounds for axis {axis} with size {t.hint(extent)}")
+                _out_of_bounds(t, value, axis, extent)
             dynamic.append((axis, k, extent))
             taken.append((0, extent, 1))
         else:
@@ -125,8 +120,7 @@ def basic_view(x, parts) -> TracedArray:
             if t.decide(n, "<", 0):
                 n = n + extent
             if not t.decide(n, "<", extent) or not t.decide(n, ">=", 0):
-                given = t.hint(k.size) if isinstance(k, SymInt) else operator.index(k)
-                fail(IndexError, f"index {given} is out of bounds for axis {axis} with size {t.hint(extent)}")
+                _out_of_bounds(t, t.hint(k.size) if isinstance(k, SymInt) else operator.index(k), axis, extent)
             taken.append((t.canonical(n), 1, 1))
             drop.append(axis)
     view = x
@@ -155,8 +149,7 @@ def indices_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> Trace
             fail(IndexError, "arrays used as indices must be of integer type")
         low, high = (int(k.min()), int(k.max())) if k.size else (0, 0)
         if k.size and not (t.decide(extent, ">", high) and t.decide(extent + low, ">=", 0)):
-            wrong = high if high >= t.hint(extent) else low
-            fail(IndexError, f"index {wrong} is out of bounds for axis {axis} with size {t.hint(extent)}")
+            _out_of_bounds(t, high if high >= t.hint(extent) else low, axis, extent)
         checked = False
     k = asarray(k)
     if not k._value.dtype.is_integer:
@@ -402,37 +395,33 @@ def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
     (x, axis), index = flat_axis(asarray(arr), axis), asarray(indices)
     if index.ndim != x.ndim:
         fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
-    return x, index, axis
+    t = x._trace
+    return x, indices_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis], axis), axis
+
+
+def _broadcast_beside(t, axis: int, shape, given) -> list[Size]:
+    """The shape of an index array of the shape ``given``, broadcast to ``shape`` but for one axis."""
+    pairs = enumerate(zip(shape, given))
+    return [m if k == axis or n == m else broadcast_shape(t, [(n,), (m,)])[0] for k, (n, m) in pairs]
 
 
 @implements(np.take_along_axis)
 def take_along_axis(arr, indices, axis=-1):
     x, index, axis = _along(arr, indices, axis)
     t = x._trace
-    index = indices_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis], axis)
-    own, other = list(t.shape(x._value)), list(t.shape(index._value))
-    target, given = list(own), list(other)
-    for k in range(x.ndim):
-        if k != axis and own[k] != other[k]:
-            common = broadcast_shape(t, [(own[k],), (other[k],)])[0]
-            target[k] = given[k] = common
-    return wrap(
-        t,
-        t.emit(
-            "take_along_axis", broadcast_value(t, x.value, target), broadcast_value(t, index.value, given), axis=axis
-        ),
-    )
+    shape = t.shape(x._value)
+    given = _broadcast_beside(t, axis, shape, t.shape(index._value))
+    target = [*given[:axis], shape[axis], *given[axis + 1 :]]
+    operands = broadcast_value(t, x.value, target), broadcast_value(t, index.value, given)
+    return wrap(t, t.emit("take_along_axis", *operands, axis=axis))
 
 
 @implements(np.put_along_axis)
 def put_along_axis(arr, indices, values, axis):
     x, index, axis = _along(arr, indices, axis)
     t = x._trace
-    shape, given = t.shape(x._value), list(t.shape(index._value))
-    for k in range(x.ndim):
-        if k != axis and given[k] != shape[k]:
-            given[k] = broadcast_shape(t, [(shape[k],), (given[k],)])[0]
-    index = indices_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis], axis)
+    shape = t.shape(x._value)
+    given = _broadcast_beside(t, axis, shape, t.shape(index._value))
     at = broadcast_value(t, from_start(t, index.value, shape[axis]), given)
     source = value_of(t, operand(t, values), x._value.dtype)
     if source.rank:

@@ -154,18 +154,8 @@ class Jitted(_native.Function):
         """The leaves of the arguments named in ``static_argnames``."""
         if not self.static:
             return []
-        positional, keyword = tree.children
-        out: list[int] = []
-        at = 0
-        for k, child in enumerate(positional.children):
-            if k < len(self._names) and self._names[k] in self.static:
-                out += range(at, at + child.leaves)
-            at += child.leaves
-        for name, child in zip(keyword.keys or (), keyword.children):
-            if name in self.static:
-                out += range(at, at + child.leaves)
-            at += child.leaves
-        return out
+        names = [name for name, child in tracing.arguments_of(self._names, tree) for _ in range(child.leaves)]
+        return [k for k, name in enumerate(names) if name in self.static]
 
     # ---- the function's scope: globals and closure variables
 

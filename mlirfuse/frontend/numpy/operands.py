@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
@@ -48,13 +50,13 @@ def operand(t, x):
         if contains_traced(x):
             return np.stack([asarray(item) for item in x])
         return t.capture(np.asarray(x))
-    if isinstance(x, int):
-        return int(x)
-    if isinstance(x, float):
-        return float(x)
-    if isinstance(x, complex):
-        return complex(x)
+    for kind in _PYTHON_NUMBERS:
+        if isinstance(x, kind):
+            return kind(x)
     fail(TraceError, f"a {type(x).__name__} cannot be used with a traced array: pass an array or a number")
+
+
+_PYTHON_NUMBERS: tuple[Any, ...] = (int, float, complex)  # also of classes derived from them
 
 
 def contains_traced(x) -> bool:

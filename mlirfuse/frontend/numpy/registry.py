@@ -23,12 +23,15 @@ METHODS: dict = {}  # (ufunc, its method) -> ours: np.add.reduce …
 
 def implements(*numpy_functions):
     """Decorator: registers the implementation of these NumPy functions (a name, for one that older NumPys lack)."""
+    found = (getattr(np, f, None) if isinstance(f, str) else f for f in numpy_functions)
+    return registers(HANDLED, *(f for f in found if f is not None))
+
+
+def registers(table: dict, *keys):
+    """Decorator: enters a function in a table."""
 
     def mark(function):
-        for f in numpy_functions:
-            f = getattr(np, f, None) if isinstance(f, str) else f
-            if f is not None:
-                HANDLED[f] = function
+        table.update(dict.fromkeys(keys, function))
         return function
 
     return mark
@@ -37,23 +40,12 @@ def implements(*numpy_functions):
 def creates(*numpy_functions):
     """Decorator: registers a creation function, whose arguments may hold no array, so that NumPy's protocols do not
     dispatch it."""
-
-    def mark(function):
-        CREATION.update(dict.fromkeys(numpy_functions, function))
-        return function
-
-    return mark
+    return registers(CREATION, *numpy_functions)
 
 
 def lowers(*ufuncs, rules=UFUNCS):
     """Decorator: registers the lowering rule of these ufuncs; ``rules``: :data:`COMPLEX` for complex operands."""
-
-    def mark(function):
-        for f in ufuncs:
-            rules[f] = function
-        return function
-
-    return mark
+    return registers(rules, *ufuncs)
 
 
 _HINTS = {

@@ -106,6 +106,11 @@ class Captured:
                 raise LookupError("the access paths of a captured array lead to different arrays now")
         return found
 
+    def is_of(self, array: Any, paths: tuple) -> bool:
+        """Whether an array read through these paths is this one."""
+        ways, own = ({(id(root), steps) for root, steps in some} for some in (paths, self.paths))
+        return self.array is array or (bool(ways) and ways == own)
+
 
 def _follow(path):
     at, steps = path

@@ -6,6 +6,7 @@ A rule computes in float64 where SciPy does, also for float32; a function with a
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -229,7 +230,7 @@ def _axes(x: TracedArray, axis) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
 
 
-def _normalized(row: str, x, axis) -> TracedArray:
+def _normalized(row: str, x, axis=None) -> TracedArray:
     """An op along one axis, or over all axes flattened."""
     x = _floats(x)
     axes = _axes(x, axis)
@@ -242,14 +243,7 @@ def _normalized(row: str, x, axis) -> TracedArray:
     return created.reshape(x.shape)
 
 
-@_function
-def softmax(x, axis=None):
-    return _normalized("softmax", x, axis)
-
-
-@_function
-def log_softmax(x, axis=None):
-    return _normalized("log_softmax", x, axis)
+_FUNCTIONS |= {name: functools.partial(_normalized, name) for name in ("softmax", "log_softmax")}
 
 
 @_function

@@ -15,10 +15,6 @@ from mlirfuse.ir.sizes import Expr, Size
 from mlirfuse.runtime.signature import COMPARE
 
 if TYPE_CHECKING:
-    from mlirfuse.frontend.numpy.trace_state import Trace
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.lib.mixins import NDArrayOperatorsMixin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -252,11 +253,13 @@ class Trace:
             raise as_numpys(error) from None
         if self.learned:
             for value in created if isinstance(created, list) else (created,):
-                self._refresh(value)
+                self.refresh(value, self.canonical)
         return created
 
-    def _refresh(self, value: Value) -> None:
-        shape = tuple([self.canonical(n) for n in value.shape])
+    @staticmethod
+    def refresh(value: Value, size: Callable[[Size], Size]) -> None:
+        """Replaces each extent of a value."""
+        shape = tuple([size(n) for n in value.shape])
         if shape != value.shape:
             value.shape = shape
             value.type = Value(value.dtype, shape).type
@@ -283,33 +286,27 @@ class Trace:
             self.scalars.add(position)
             self.layouts.append(None)
             return value
-        strides: list = list(sz.contiguous_strides(shape))
-        if 0 not in spec.shape:
-            for axis, flag in enumerate(layout_of(spec.shape, spec.strides)):
-                if spec.shape[axis] == 1:
-                    continue
-                if flag == -1:
-                    strides[axis] = None
-                elif flag == 0:
-                    strides[axis] = 0
-            order = sorted(
-                (a for a in range(len(shape)) if spec.shape[a] != 1 and spec.strides[a] != 0),
-                key=lambda a: (abs(spec.strides[a]), -a),
-            )
-            running: Size = 1
-            for axis in order:
-                if strides[axis] is None:
-                    strides[axis] = running = self._symbol("t", spec.strides[axis], (position, "stride", axis))
-                    running = running if spec.strides[axis] > 0 else -running
-                else:
-                    strides[axis] = running if spec.strides[axis] > 0 else sz.mul(running, -1)
-                running = sz.mul(running, shape[axis])
-            for axis in reversed(range(len(shape))):
-                if spec.shape[axis] == 1:
-                    strides[axis] = sz.mul(strides[axis + 1], shape[axis + 1]) if axis + 1 < len(shape) else 1
-        self.layouts.append(Layout(tuple(strides), spec.align))
-        self.strides[value] = tuple(strides)
+        strides = tuple(sz.contiguous_strides(shape) if 0 in spec.shape else self._strides(position, spec, shape))
+        self.layouts.append(Layout(strides, spec.align))
+        self.strides[value] = strides
         return value
+
+    def _strides(self, position: int, spec: ArgSpec, shape: tuple[Size, ...]) -> list[Size]:
+        """The strides of an argument of this shape, with symbols for those that no extents give."""
+        rank, flags = len(shape), layout_of(spec.shape, spec.strides)
+        strides: list[Size] = [0] * rank
+        running: Size = 1
+        moving = (a for a in range(rank) if spec.shape[a] != 1 and spec.strides[a] != 0)
+        for axis in sorted(moving, key=lambda a: (abs(spec.strides[a]), -a)):
+            sign = 1 if spec.strides[axis] > 0 else -1
+            if flags[axis] == -1:
+                running = sz.mul(self._symbol("t", spec.strides[axis], (position, "stride", axis)), sign)
+            strides[axis] = sz.mul(running, sign)
+            running = sz.mul(running, shape[axis])
+        for axis in reversed(range(rank)):
+            if spec.shape[axis] == 1:
+                strides[axis] = sz.mul(strides[axis + 1], shape[axis + 1]) if axis + 1 < rank else 1
+        return strides
 
     def capture(self, array) -> TracedArray:
         """An array from outside the function, as a hidden argument of the graph."""

@@ -13,10 +13,10 @@ import numpy as np
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.scope import Captured, read_scope, unchanged
-from mlirfuse.frontend.numpy.views import At, FullView, viewed
+from mlirfuse.frontend.numpy.views import At, viewed
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
-from mlirfuse.runtime import op_by_op
+from mlirfuse.runtime import arrays, op_by_op
 from mlirfuse.runtime.signature import key_of
 from mlirfuse.runtime.specializations import Assumptions, Call, Specialization
 from mlirfuse.runtime.storage_views import StorageViews
@@ -24,13 +24,13 @@ from mlirfuse.runtime.storage_views import StorageViews
 
 @dataclass(frozen=True)
 class Out:
-    """A leaf of the result.
+    """A leaf of the function's result; between graph breaks also of what a called function gets.
 
-    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``; "view": a
-    view of that by the steps ``path``; "part": such a view of the result ``index``; "size": the size ``value``, an int;
-    "constant": the object ``value``; "outside": the current object of the :class:`Captured` ``value``. ``scalar``:
-    np.generic, int, float, bool or complex where NumPy would return such a number instead of an array. ``read_only``:
-    NumPy makes the result read-only.
+    ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``, between
+    graph breaks the object in this slot; "size": the size ``value``, an int; "constant": the object ``value``;
+    "outside": the current object of the :class:`Captured` ``value``; "repeated": the same object as the leaf ``index``.
+    ``path``: the steps of a view of a result or an argument. ``scalar``: np.generic, int, float, bool or complex where
+    NumPy would return such a number instead of an array. ``read_only``: NumPy makes the result read-only.
     """
 
     kind: str
@@ -44,33 +44,28 @@ class Out:
     def leaves(self) -> set[int]:
         """The call's leaves that this output depends on."""
         positions = {step.index for step in self.path if isinstance(step, At)}
-        return positions | {self.index} if self.kind in ("argument", "view") else positions
+        return positions | {self.index} if self.kind == "argument" else positions
 
-    def view(self, array: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
-        """The returned view of ``array``, for the kinds "view" and "part"; ``leaf`` returns a leaf of the call."""
-        return viewed(array, self.path or (FullView(),), leaf, sizes)
+    def shown(self, found: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
+        """What the caller gets of the result or argument ``found``; ``leaf`` returns a leaf of the call."""
+        if self.path:
+            found = viewed(found, self.path, leaf, sizes)
+        if self.scalar is not None:
+            number = found[()] if isinstance(found, np.ndarray) else found
+            return self.scalar(number) if self.scalar is not np.generic and isinstance(number, np.generic) else number
+        if self.read_only and isinstance(found, np.ndarray):
+            found.flags.writeable = False
+        return found
 
     def reader(self, place: dict[int, int], sizes: dict[str, int]) -> int | Callable[[list], Any]:
         """How to read this leaf from a call's results: an index, or a function of them. ``place``: the indices of the
         caller's own objects among them."""
-        if self.kind not in ("result", "argument", "view", "part"):
+        if self.kind not in ("result", "argument"):
             return lambda results: self.created(sizes)
-        at = self.index if self.kind in ("result", "part") else place[self.index]
-        viewed = self.kind in ("view", "part")
-        if not viewed and self.scalar is None and not self.read_only:
+        at = self.index if self.kind == "result" else place[self.index]
+        if not self.path and self.scalar is None and not self.read_only:
             return at
-
-        def read(results: list) -> Any:
-            found = results[at]
-            if viewed:
-                found = self.view(found, lambda leaf: results[place[leaf]], sizes)
-            elif self.scalar is not None and isinstance(found, np.ndarray):
-                found = found[()] if self.scalar is np.generic else self.scalar(found[()])
-            if self.read_only and isinstance(found, np.ndarray):
-                found.flags.writeable = False
-            return found
-
-        return read
+        return lambda results: self.shown(results[at], lambda leaf: results[place[leaf]], sizes)
 
     def created(self, sizes: dict[str, int]):
         """An output that is neither a graph result nor an argument. Created arrays are new in each call."""
@@ -79,6 +74,15 @@ class Out:
         if self.kind == "outside":
             return self.value.read()
         return self.value.copy(order="K") if type(self.value) is np.ndarray else self.value
+
+
+def extent_of(array: Any, what: str, axis: int) -> int:
+    """An array's extent ("shape") or stride in elements along an axis."""
+    if what == "shape":
+        return array.shape[axis]
+    if isinstance(array, np.ndarray):
+        return array.strides[axis] // array.itemsize
+    return arrays.spec_of(array).strides[axis]
 
 
 @dataclass(kw_only=True)
@@ -108,13 +112,9 @@ class Traced(Assumptions):
         """Whether everything that the function read from its scope is unchanged."""
         return all(unchanged(read_scope(namespace, key), value) for namespace, key, value in self.scope)
 
-    def sizes(self, arrays) -> dict[str, int]:
+    def sizes(self, given: Sequence) -> dict[str, int]:
         """The symbols' values in a call, from the arrays of the graph's arguments."""
-        out = {}
-        for name, (position, what, axis) in self.symbols.items():
-            array = arrays[position]
-            out[name] = array.shape[axis] if what == "shape" else array.strides[axis] // array.itemsize
-        return out
+        return {name: extent_of(given[k], what, axis) for name, (k, what, axis) in self.symbols.items()}
 
     def result(self, results, leaves, sizes: dict[str, int]):
         """The function's result, from the graph's results, the leaves of the call and the symbols' values."""

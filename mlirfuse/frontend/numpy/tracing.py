@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,7 @@ from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, LeafArray, LeafScalar, TracedArray
-from mlirfuse.frontend.numpy.views import At, Diagonal, Permute, Reshape
+from mlirfuse.frontend.numpy.views import At, Diagonal, FullView, Permute, Reshape
 from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -251,34 +251,28 @@ class _Results:
         return len(self.returns) - 1
 
     def _laid_out(self, value: Value, strides) -> tuple[int, tuple]:
-        """The index of the graph's result with a new array's elements, row-major with dimensions in NumPy's memory
-        order, and the view steps from there to the array."""
-        t = self.t
-        order = order_of(t, strides, value.shape) if t.device == "cpu" else tuple(range(value.rank))
-        permute = Permute(order)
-        if order == tuple(range(value.rank)):
-            return self.add(value), ()
-        return self.add(t.emit("copy", permute.read(t, value))), (permute.inverse(),)
+        """The index of the graph's result with a new array's elements, and the view steps from there to the array."""
+        value, path = laid_out(self.t, value, strides)
+        return self.add(value), path
 
     def _array(self, x: TracedArray, several: bool) -> Out:
         t = self.t
         if x._trace is not t:
             raise TraceError("the function returns a traced array that escaped from another compiled function's trace")
         if id(x) in self.identity:
-            return Out("argument", self.identity[id(x)], scalar=_number_type(x))
+            return Out("argument", self.identity[id(x)], scalar=number_type(x))
         if self.copies:
             return self._copy(x)
         value, buffer, read_only = x.value, x._buffer, _is_read_only(x)
         path = None if buffer.leaf is None or x._scalar else _view_steps(t, x, self.arg_leaves)
         if buffer.leaf is not None and path is not None:
-            return Out("view", buffer.leaf, read_only=read_only, path=path)
+            return Out("argument", buffer.leaf, read_only=read_only, path=path or (FullView(),))
         steps = _real_steps(t, x, self.arg_leaves)
         if several and steps is not None and id(x) not in self._where:
             if id(buffer) not in self._bases:
                 self._bases[id(buffer)] = self._laid_out(buffer.value, strides_of(t, buffer.origin))
             at, permuted = self._bases[id(buffer)]
-            path = (*permuted, *steps)
-            return Out("part" if path else "result", at, read_only=read_only, path=path)
+            return Out("result", at, read_only=read_only, path=(*permuted, *steps))
         if id(x) not in self._where:
             new = buffer.leaf is None and buffer.captured is None  # NumPy allocates: flatten, np.tile(x, 1)
             if new and (shows_argument(value) or (value.op is not None and value.op.row.view and not x._path)):
@@ -288,16 +282,16 @@ class _Results:
             if at_argument and not x._scalar and value.op is not None:
                 for at, other in enumerate(self.returns):
                     if _same_view(value, other):  # another array of the same memory
-                        return Out("part", at, read_only=read_only)
+                        return Out("result", at, read_only=read_only, path=(FullView(),))
             self._where[id(x)] = (self.add(value), ()) if at_argument else self._laid_out(value, strides)
         at, path = self._where[id(x)]
-        return Out("part" if path else "result", at, scalar=_number_type(x), read_only=read_only, path=path)
+        return Out("result", at, scalar=number_type(x), read_only=read_only, path=path)
 
     def _copy(self, x: TracedArray) -> Out:
         value = x.value
         if value.op is not None and value.op.row.view:
             value = self.t.emit("copy", value)
-        return Out("result", self.add(value), scalar=_number_type(x))
+        return Out("result", self.add(value), scalar=number_type(x))
 
     def _other(self, x) -> Out:
         t = self.t
@@ -307,6 +301,16 @@ class _Results:
             size = t.canonical(x.size)
             return Out("constant" if isinstance(size, int) else "size", value=size, scalar=int)
         return constant_of(t, t.stand_ins.original(x), self.objects)
+
+
+def laid_out(t: Trace, value: Value, strides) -> tuple[Value, tuple]:
+    """A new array's elements, row-major with dimensions in NumPy's memory order, and the view steps from there to the
+    array."""
+    order = order_of(t, strides, value.shape) if t.device == "cpu" else tuple(range(value.rank))
+    if order == tuple(range(value.rank)):
+        return value, ()
+    permute = Permute(order)
+    return t.emit("copy", permute.read(t, value)), (permute.inverse(),)
 
 
 def _same_view(a: Value, b: Value) -> bool:
@@ -365,7 +369,8 @@ def _is_read_only(x: TracedArray) -> bool:
     return found
 
 
-def _number_type(x: TracedArray) -> type | None:
+def number_type(x: TracedArray) -> type | None:
+    """The type of the number that ``x`` stands for (np.generic: NumPy's); None for an array."""
     if x._weak is not None:
         return x._weak
     return np.generic if x._scalar else None
@@ -377,11 +382,11 @@ def apply_equalities(t: Trace, graph: Graph) -> None:
         return
     canonical = t.canonical
     for value in graph.args:
-        t._refresh(value)
+        t.refresh(value, canonical)
     graph.layouts = [layout and Layout(tuple(map(canonical, layout.strides)), layout.align) for layout in graph.layouts]
     for op in walk(graph.body):
         for value in op.results:
-            t._refresh(value)
+            t.refresh(value, canonical)
         op.attrs = map_sizes(op.row.attr_types, op.attrs, canonical)
 
 
@@ -401,10 +406,13 @@ def argument_names(fn, tree: trees.Tree) -> list[str]:
     names = list(code.co_varnames[: code.co_argcount]) if code else []
     if hasattr(fn, "__func__") and names:
         names = names[1:]
+    return [path for name, child in arguments_of(names, tree) for path in child.paths(name)]
+
+
+def arguments_of(names: Sequence[str], tree: trees.Tree) -> Iterator[tuple[str, trees.Tree]]:
+    """The parameter, among these, and the structure of each argument; ``args[k]`` for those beyond the parameters."""
     positional, keyword = tree.children
-    out = []
     for k, child in enumerate(positional.children):
-        out += child.paths(names[k] if k < len(names) else f"args[{k - len(names)}]")
+        yield names[k] if k < len(names) else f"args[{k - len(names)}]", child
     for key, child in zip(keyword.keys or (), keyword.children):
-        out += child.paths(str(key))
-    return out
+        yield str(key), child

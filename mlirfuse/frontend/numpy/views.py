@@ -14,7 +14,7 @@ from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
-from mlirfuse.ir.ops import TABLE, map_sizes
+from mlirfuse.ir.ops import TABLE, map_sizes, result_shapes
 from mlirfuse.ir.sizes import Size
 from mlirfuse.runtime import arrays
 
@@ -52,6 +52,9 @@ class OpStep(Step):
 
     op: ClassVar[str]
 
+    def out(self, shape) -> tuple[Size, ...]:
+        return result_shapes(TABLE[self.op], [shape], vars(self))[0]
+
     def attrs(self, t) -> dict[str, Any]:
         """The op's attributes, with sizes simplified by what the trace knows."""
         return map_sizes(TABLE[self.op].attr_types, vars(self), t.canonical)
@@ -84,9 +87,6 @@ class Permute(OpStep):
     op = "permute"
     dims: tuple[int, ...]
 
-    def out(self, shape) -> tuple[Size, ...]:
-        return tuple(shape[d] for d in self.dims)
-
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("permute", new, dims=self.inverse().dims)
 
@@ -102,9 +102,6 @@ class Reshape(OpStep):
     op = "reshape"
     shape: tuple[Size, ...]
 
-    def out(self, shape) -> tuple[Size, ...]:
-        return self.shape
-
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("reshape", new, shape=t.shape(base))
 
@@ -116,10 +113,6 @@ class Reshape(OpStep):
 class ExpandDims(OpStep):
     op = "expand_dims"
     axes: tuple[int, ...]
-
-    def out(self, shape) -> tuple[Size, ...]:
-        left = iter(shape)
-        return tuple(1 if k in self.axes else next(left) for k in range(len(shape) + len(self.axes)))
 
     def write(self, t, base: Value, new: Value) -> Value:
         return t.emit("squeeze", new, axes=self.axes)
@@ -134,7 +127,7 @@ class Squeeze(OpStep):
     op = "squeeze"
     axes: tuple[int, ...]
 
-    def out(self, shape) -> tuple[Size, ...]:
+    def out(self, shape) -> tuple[Size, ...]:  # also of an extent that is known to be 1 by now
         return tuple(n for k, n in enumerate(shape) if k not in self.axes)
 
     def write(self, t, base: Value, new: Value) -> Value:
@@ -150,9 +143,6 @@ class Slice(OpStep):
     start: tuple[Size, ...]
     size: tuple[Size, ...]
     step: tuple[int, ...]
-
-    def out(self, shape) -> tuple[Size, ...]:
-        return self.size
 
     def write(self, t, base: Value, new: Value) -> Value:
         if 0 in self.size:
@@ -210,9 +200,6 @@ class Broadcast(OpStep):
     shape: tuple[Size, ...]
     dims: tuple[int, ...]
     read_only = "it is a broadcast view"
-
-    def out(self, shape) -> tuple[Size, ...]:
-        return self.shape
 
     def on(self, array: Any, env, leaf) -> Any:
         shape = _known(self.shape, env)

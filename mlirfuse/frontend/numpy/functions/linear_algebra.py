@@ -182,15 +182,13 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
 @implements(np.linalg.norm)
 def norm(x, ord=None, axis=None, keepdims=False):
-    x = inexact(x)
-    if axis is None and (ord is None or (x.ndim == 1 and ord == 2) or (x.ndim == 2 and ord in ("f", "fro"))):
-        return call_ufunc(np.sqrt, (sum(squared(x), None, keepdims=keepdims),))
+    x, ord = inexact(x), concrete(ord)
     axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
-    ord = concrete(ord)
+    euclidean = {1: (None, 2), 2: (None, "f", "fro")}.get(len(axes), (None,) if axis is None else ())
+    if ord in euclidean:
+        return call_ufunc(np.sqrt, (sum(squared(x), None if axis is None else axes, keepdims=keepdims),))
     magnitude = call_ufunc(np.absolute, (x,))
     if len(axes) == 1:
-        if ord is None or ord == 2:
-            return call_ufunc(np.sqrt, (sum(squared(x), axes, keepdims=keepdims),))
         if isinstance(ord, str):
             fail(ValueError, f"Invalid norm order '{ord}' for vectors")
         pick = {np.inf: max, -np.inf: min, 1: sum}.get(ord)
@@ -200,8 +198,6 @@ def norm(x, ord=None, axis=None, keepdims=False):
             return sum(asarray(x != 0, x._value.dtype.real), axes, keepdims=keepdims)
         return sum(magnitude**ord, axes, keepdims=keepdims) ** (1.0 / ord)
     if len(axes) == 2:
-        if ord in (None, "f", "fro"):
-            return call_ufunc(np.sqrt, (sum(squared(x), axes, keepdims=keepdims),))
         rows, columns = axes
         if ord in (1, -1, np.inf, -np.inf):
             inner_axis, outer_axis = (rows, columns) if abs(ord) == 1 else (columns, rows)
@@ -221,9 +217,5 @@ def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
     if isinstance(axis, (tuple, list)) and len(axis) > 1:
         if ord != 2:
             fail(UnsupportedError, "np.linalg.vector_norm over several axes supports ord=2 only in a compiled function")
-        return (
-            norm(x, None, None if len(axis) == x.ndim else axis, keepdims)
-            if len(axis) != 2
-            else norm(x, "fro", axis, keepdims)
-        )
+        return norm(x, None, None if len(axis) == x.ndim else axis, keepdims)
     return norm(x, ord, axis, keepdims)

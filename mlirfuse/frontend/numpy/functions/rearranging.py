@@ -70,7 +70,7 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if len(values) == 1:
         return into_out(wrap(t, fresh(t, values[0])), out, "concatenate", casting=casting)
     created = _joined(t, values, axis)
-    created.shape = tuple(t.canonical(n) for n in created.shape)
+    t.refresh(created, t.canonical)
     return into_out(wrap(t, created), out, "concatenate", casting=casting)
 
 
@@ -234,7 +234,9 @@ def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArr
     if len(fills) == 1:
         low, high = zip(*widths) if widths else ((), ())
         fill = _filling(t, next(iter(fills.values())), x._value.dtype)
-        return TracedArray(t, _sized(t, t.emit("pad", result, fill, low=tuple(low), high=tuple(high))))
+        result = t.emit("pad", result, fill, low=tuple(low), high=tuple(high))
+        t.refresh(result, t.extent)
+        return TracedArray(t, result)
     none = (0,) * x.ndim
     for k, side in itertools.product(range(x.ndim), (0, 1)):
         if widths[k][side] != 0:
@@ -242,7 +244,8 @@ def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArr
             low, high = (none, added) if side else (added, none)
             fill = _filling(t, values[k][side], x._value.dtype)
             result = t.emit("pad", result, fill, low=low, high=high)
-    return TracedArray(t, _sized(t, result))
+    t.refresh(result, t.extent)
+    return TracedArray(t, result)
 
 
 def _filling(t, value, dtype: DType) -> Value:
@@ -251,15 +254,6 @@ def _filling(t, value, dtype: DType) -> Value:
         unsupported("np.pad with an array as constant_values", "give numbers")
     known = np.asarray(value)[()] if value.__class__ in (int, float, complex, bool) else value
     return value_of(t, stored(t, known, dtype), dtype, True)
-
-
-def _sized(t, value: Value) -> Value:
-    """``value`` with extents of 0 and 1 as ints."""
-    shape = tuple(t.extent(n) for n in value.shape)
-    if shape != value.shape:
-        value.shape = shape
-        value.type = Value(value.dtype, shape).type
-    return value
 
 
 def _pairs(given, rank: int, name: str, convert) -> list[tuple]:

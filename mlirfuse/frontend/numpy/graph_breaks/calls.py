@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.effects import WRITING
 from mlirfuse.frontend.numpy.source import refusals
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.frontend.numpy.trace_state import current
@@ -18,12 +19,6 @@ from mlirfuse.frontend.numpy.traced_array import LeafArray, TracedArray, TracedS
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.graph_breaks.session import Session
 
-# Names of functions and methods that write into an argument; this includes np.sort and np.partition, which do not.
-_WRITING = {
-    "copyto", "put", "putmask", "place", "fill_diagonal", "put_along_axis", "setitem", "sort", "partition", "itemset",
-    "resize", "byteswap", "setfield", "setflags", "fill",
-}  # fmt: skip
-
 
 def pure(function: Callable) -> bool:
     """Whether a function writes into none of its arguments: NumPy's and SciPy's, with exceptions."""
@@ -31,7 +26,7 @@ def pure(function: Callable) -> bool:
         return True
     module = getattr(function, "__module__", None) or ""
     known = module.split(".")[0] in ("numpy", "scipy", "_operator", "operator")
-    return known and getattr(function, "__name__", "") not in _WRITING
+    return known and getattr(function, "__name__", "") not in WRITING
 
 
 @functools.lru_cache

@@ -15,12 +15,13 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.graph_breaks import tree as steps
 from mlirfuse.frontend.numpy.graph_breaks.calls import of_arrays, pure
 from mlirfuse.frontend.numpy.introspection import concrete_keys
-from mlirfuse.frontend.numpy.memory_order import order_of, strides_of
+from mlirfuse.frontend.numpy.memory_order import strides_of
 from mlirfuse.frontend.numpy.scope import Captured
 from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.stand_in import SymInt
+from mlirfuse.frontend.numpy.traced import Out
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
-from mlirfuse.frontend.numpy.tracing import apply_equalities
+from mlirfuse.frontend.numpy.tracing import apply_equalities, laid_out, number_type
 from mlirfuse.frontend.numpy.views import At, Permute
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -76,11 +77,9 @@ class Session:
     def captured(self, array: Any, created: TracedArray, paths: tuple) -> None:
         """Registers a captured array that became an argument of the block."""
         known = self.tree.captured
-        ways = {(id(root), steps) for root, steps in paths}
         k = len(known)
         for at, c in enumerate(known):
-            same_way = ways == {(id(root), steps) for root, steps in c.paths}
-            if c.array is array or (same_way and (ways or _equal(c.array, array))):
+            if c.is_of(array, paths) or not (paths or c.paths or not _equal(c.array, array)):
                 k = at
         if k == len(known):
             known.append(Captured(array, paths))
@@ -256,23 +255,22 @@ class Session:
         t.symbols[name] = (-1, "value", 0)
         return t.sym(sz.symbol(name))
 
-    def _place_of(self, x: TracedArray) -> steps.SlotView:
+    def _place_of(self, x: TracedArray) -> Out:
         kept = TracedArray(self.t, self.t.emit("copy", x.value), scalar=x._scalar) if x._path else x
         self.cut()
         return self._serialized(kept)
 
-    def _serialized(self, x: Any) -> Any:
-        """A leaf of a call's arguments or of the result in the tree's form; requires a graph break before."""
+    def _serialized(self, x: Any) -> Out:
+        """A leaf of a call's arguments or of the result; requires a graph break before."""
         if isinstance(x, TracedArray):
             if x._trace is not self.t:
                 self.abort("it uses a stand-in of another trace")
-            number = x._weak if x._weak is not None else np.generic if x._scalar else None
             path = tuple(At(s.axis, self._slot_of[s.index]) if isinstance(s, At) else s for s in x._path)
             slot = x._buffer.slot if x._buffer.slot is not None else self._slot_of[x._buffer.value]
-            return steps.SlotView(slot, path, number)
+            return Out("argument", slot, scalar=number_type(x), path=path)
         if isinstance(x, SymInt):
-            return steps.Extent(self.t.canonical(x.size))
-        return steps.Constant(self.t.stand_ins.original(x))
+            return Out("size", value=self.t.canonical(x.size))
+        return Out("constant", value=self.t.stand_ins.original(x))
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], pure: bool = True) -> Any:
         """Calls ``function`` with the real arrays. ``pure``: it writes into none of them."""
@@ -282,7 +280,7 @@ class Session:
         for x in () if pure else given:
             if isinstance(x, TracedArray):
                 x._buffer.touched = True
-        arguments = [p.slot for p in leaves if type(p) is steps.SlotView and 0 <= p.slot < self.state.arguments]
+        arguments = [p.index for p in leaves if p.kind == "argument" and 0 <= p.index < self.state.arguments]
         written = [] if pure else sorted(set(arguments))
         function = self.t.stand_ins.original(function)
 
@@ -346,17 +344,15 @@ class Session:
         tree = concrete_keys(tree)
         self._ended = True
         self.cut()
-        serialized: list = []
+        serialized: list[Out] = []
         first: dict[int, int] = {}  # buffer or array id -> its index among the results
         for x in leaves:
             if isinstance(x, TracedArray) and first.setdefault(id(x), len(serialized)) < len(serialized):
-                serialized.append(steps.Repeated(first[id(x)]))
+                serialized.append(Out("repeated", first[id(x)]))
                 continue
             leaf = self._serialized(x)
-            if type(leaf) is steps.Constant:
-                out = constant(leaf.value)
-                if out.kind != "constant":
-                    self.abort("it returns an object from its scope")
+            if leaf.kind == "constant" and constant(leaf.value).kind != "constant":
+                self.abort("it returns an object from its scope")
             serialized.append(leaf)
 
         def same(step: steps.Step) -> bool:
@@ -397,7 +393,8 @@ class _SubgraphEnd:
             elif known is not None:
                 self.slots[id(b)] = known
             else:
-                self._order(b)
+                b.value, path = laid_out(session.t, b.value, strides_of(session.t, b.origin))
+                self.permuted |= {id(b): step for step in path}
                 self.slots[id(b)] = self._result(b.value, _in_argument(b.value))
                 self._new.setdefault(b.value, self.slots[id(b)])
 
@@ -405,14 +402,6 @@ class _SubgraphEnd:
         """The slot of an index, which becomes a result if it has none."""
         known = self.session._slot_of.get(value, self._new.get(value))
         return self._result(value, False) if known is None else known
-
-    def _order(self, b: Buffer) -> None:
-        """Makes the value's order in memory that of its axes."""
-        t = self.session.t
-        order = order_of(t, strides_of(t, b.origin), b.value.shape)
-        if t.device == "cpu" and order != tuple(range(len(order))):
-            permute = Permute(order)
-            b.value, self.permuted[id(b)] = t.emit("copy", permute.read(t, b.value)), permute.inverse()
 
     def _distinct(self, value: Value, copied: bool) -> Value:
         """The value, or a copy of an argument or of what is a result already."""
@@ -429,9 +418,9 @@ def _equal(a: Any, b: Any) -> bool:
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
 
 
-def _alike(some: list, others: list) -> bool:
+def _alike(some: list[Out], others: list[Out]) -> bool:
     return len(some) == len(others) and all(
-        type(a) is type(b) and (type(a) is steps.Constant or a == b) for a, b in zip(some, others)
+        a.kind == b.kind and (a.kind == "constant" or a == b) for a, b in zip(some, others)
     )
 
 

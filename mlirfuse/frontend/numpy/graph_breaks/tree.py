@@ -13,11 +13,10 @@ from mlirfuse import _native
 from mlirfuse.core import deadline
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.scope import Captured
-from mlirfuse.frontend.numpy.views import viewed
+from mlirfuse.frontend.numpy.traced import Out, extent_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
-from mlirfuse.ir.sizes import Size
 from mlirfuse.passes import pipelines
 from mlirfuse.runtime import arrays, op_by_op, placement, storage_views
 from mlirfuse.runtime.executor import Executor, NoElements
@@ -28,59 +27,20 @@ from mlirfuse.runtime.storage_views import StorageViews
 from mlirfuse.schedule.targets import Target
 
 
-@dataclass(frozen=True)
-class SlotView:
-    """The object in ``slot``, or its view by ``path``. ``number``: np.generic or Python's type, where it is a number
-    instead of an array."""
-
-    slot: int
-    path: tuple = ()
-    number: type | None = None
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """The same object as result ``at``."""
-
-    at: int
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A size as a Python int."""
-
-    size: Size
-
-
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """An object that the function created or read; arrays are created anew in each call."""
-
-    value: Any
-
-
-def seen(leaf: Any, state: State) -> Any:
+def seen(leaf: Out, state: State) -> Any:
     """The object of a leaf of a call's arguments, or of the result, in this call."""
-    kind = type(leaf)
-    if kind is SlotView:
-        found = viewed(state[leaf.slot], leaf.path, state.__getitem__, state.env)
-        if leaf.number is None or not isinstance(found, (np.ndarray, np.generic)):
-            return found
-        found = found[()]  # type: ignore[index]  # works on NumPy scalars too
-        return found if leaf.number is np.generic else leaf.number(found)
-    if kind is Extent:
-        return sz.substitute(leaf.size, state.env)
-    value = leaf.value
-    return value.copy(order="K") if type(value) is np.ndarray else value
+    if leaf.kind == "argument":
+        return leaf.shown(state[leaf.index], state.__getitem__, state.env)
+    return leaf.created(state.env)
 
 
-def on_host(leaf: Any, state: State) -> Any:
+def on_host(leaf: Out, state: State) -> Any:
     """:func:`seen` with the array converted to NumPy's."""
     found = seen(leaf, state)
     if state.like is None or arrays.framework(found) in (None, "numpy"):
         return found
     found = arrays.to_numpy(found)
-    return found if leaf.number is None else found[()]
+    return found if leaf.scalar is None else found[()]
 
 
 _MOST_STEPS = 1000  # step limit of a tree
@@ -246,7 +206,7 @@ def _symbols_in(op) -> set[str]:
 class Read(Step):
     """Reads a value from a slot, by bool, int, float …"""
 
-    place: SlotView
+    place: Out
     how: Callable[[Any], Any]
 
     def run(self, state: State) -> Any:
@@ -266,7 +226,7 @@ def outcome(value: Any) -> Any:
 class SizeOf(Step):
     """Turns a number into a size with the symbol ``name``; 1 and less are constants."""
 
-    place: SlotView
+    place: Out
     name: str
 
     def run(self, state: State) -> Any:
@@ -278,12 +238,12 @@ class SizeOf(Step):
 @dataclass(eq=False)
 class Call(Step):
     """Calls a function without an op on real arrays, converted to NumPy's: ``arguments`` is the nested structure of its
-    arguments, with a :class:`SlotView` for each array. ``pure``: it writes into none of them; ``written``: the call's
+    arguments, with an :class:`Out` for each leaf. ``pure``: it writes into none of them; ``written``: the call's
     arguments that it may write into. ``symbols``, by outcome: the size symbols of its results."""
 
     function: Callable[..., Any]
     arguments: trees.Tree
-    leaves: list
+    leaves: list[Out]
     pure: bool
     written: list[int]
     symbols: dict[Any, list[tuple[str, int, str, int]]] = field(default_factory=dict)
@@ -315,23 +275,14 @@ class Call(Step):
         key = (tree, *map(kind_of_result, leaves))
         state.slots += [state.own(np.asarray(x)) for x in leaves if isinstance(x, (np.ndarray, np.generic))]
         for name, k, what, axis in self.symbols.get(key, ()):
-            state.env[name] = extent(state.slots[first + k], what, axis)
+            state.env[name] = extent_of(state.slots[first + k], what, axis)
         return key
 
     def _write_back(self, given: list, state: State) -> None:
         """Copies mutated host copies back to the device arrays."""
         for leaf, host in zip(self.leaves, given):
-            if type(leaf) is SlotView and isinstance(host, np.ndarray):
+            if leaf.kind == "argument" and isinstance(host, np.ndarray):
                 arrays.write_into(seen(leaf, state), host)
-
-
-def extent(array: Any, what: str, axis: int) -> int:
-    """An array's extent ("shape") or stride in elements along an axis."""
-    if what == "shape":
-        return array.shape[axis]
-    if isinstance(array, np.ndarray):
-        return array.strides[axis] // array.itemsize
-    return arrays.spec_of(array).strides[axis]
 
 
 def kind_of_result(x: Any) -> tuple:
@@ -356,10 +307,10 @@ def _strided(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tup
 
 @dataclass(eq=False)
 class Return(Step):
-    """The end: ``leaves`` are slot views, sizes, constants and references to earlier results."""
+    """The end, with the function's result."""
 
     tree: trees.Tree
-    leaves: list
+    leaves: list[Out]
 
     def run(self, state: State) -> Any:
         return None
@@ -372,7 +323,7 @@ class Return(Step):
     def result(self, state: State) -> Any:
         found: list = []
         for leaf in self.leaves:
-            found.append(found[leaf.at] if type(leaf) is Repeated else seen(leaf, state))
+            found.append(found[leaf.index] if leaf.kind == "repeated" else seen(leaf, state))
         return self.tree.of_leaves(found)
 
 
@@ -394,11 +345,8 @@ class Tree:
         """The initial state of a call."""
         env = {}
         for name, (leaf, what, axis) in self.symbols.items():
-            if leaf < 0:
-                array = self.captured[-1 - leaf].read()
-            else:
-                array = leaves[leaf]
-            env[name] = extent(array, what, axis)
+            array = self.captured[-1 - leaf].read() if leaf < 0 else leaves[leaf]
+            env[name] = extent_of(array, what, axis)
         return State(leaves, [c.read() for c in self.captured], env)
 
     def run(self, state: State) -> Any:
