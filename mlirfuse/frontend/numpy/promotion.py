@@ -43,6 +43,13 @@ def int_range(dtype: DType) -> tuple[int, int]:
     return (0, 2**dtype.bits - 1) if dtype.kind == "u" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
 
 
+def sum_type(dtype: DType) -> DType:
+    """The dtype in which NumPy adds and multiplies elements of this one: integers of 64 bits."""
+    if dtype.kind in "bi":
+        return dt.i64
+    return dt.u64 if dtype.kind == "u" else dtype
+
+
 def dtype_of(dtype) -> DType:
     """An element type from a dtype argument. Raises UnsupportedError."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,17 @@ UNARY: Operators = {
     ast.UAdd: (np.positive, operator.pos),
     ast.Invert: (np.invert, operator.invert),
 }
+
+
+def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int) -> Any:
+    """``base ** exponent`` for an exponent above 0, with the products that NumPy computes."""
+    result, square = None, base
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else multiply(result, square)
+        exponent >>= 1
+        square = multiply(square, square) if exponent else square
+    return result
 
 
 def name_of(function: Callable) -> str:

@@ -131,16 +131,6 @@ def ignores(call: ast.Call) -> bool:
     return not call.args and all(isinstance(k.value, ast.Constant) and k.value.value == "ignore" for k in call.keywords)
 
 
-def assigned_names(statements: list[ast.stmt]) -> set[str]:
-    """The names that statements assign."""
-    return {
-        n.id
-        for statement in statements
-        for n in ast.walk(statement)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del))
-    }
-
-
 def dotted(node: ast.expr) -> str | None:
     """``a.b.c`` as text; None for anything but attributes of a name."""
     names: list[str] = []
@@ -307,7 +297,7 @@ def natively(node: ast.stmt) -> Iterator[ast.AST]:
             queue.extend(ast.iter_child_nodes(found))
 
 
-def names_of(nodes: list, context: type) -> list[str]:
+def names_of(nodes: Sequence[ast.AST], context: type) -> list[str]:
     """The names read (``ast.Load``) or assigned (``ast.Store``), in order without duplicates; excludes comprehensions'
     own names."""
     found: dict[str, None] = {}
@@ -328,6 +318,11 @@ def _add_names(node: ast.AST, context: type, own: frozenset[str], found: dict[st
         found[node.target.id] = None
     for child in ast.iter_child_nodes(node):
         _add_names(child, context, own, found)
+
+
+def assigned_names(statements: Sequence[ast.stmt]) -> list[str]:
+    """The names that statements assign."""
+    return names_of(statements, ast.Store)
 
 
 def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:

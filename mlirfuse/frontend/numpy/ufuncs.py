@@ -13,6 +13,7 @@ from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
+from mlirfuse.frontend.numpy.python_operators import by_squaring
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.source import fail, unsupported
@@ -234,14 +235,7 @@ def _power(t, operands):
     if exponent not in (1, 2, 3, 4) and not exact:
         return None
     value = value_of(t, base, dtype)
-    result: Any = None
-    square, left = value, abs(int(exponent))
-    while left:
-        if left & 1:
-            result = square if result is None else t.emit("mul", result, square)
-        left >>= 1
-        if left:
-            square = t.emit("mul", square, square)
+    result = by_squaring(functools.partial(t.emit, "mul"), value, abs(int(exponent)))
     if exponent in range(-99, 0):
         return wrap(t, t.emit("reciprocal", result))
     return wrap(t, fresh(t, result) if result is value else result)

@@ -13,7 +13,7 @@ from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, concrete, trace_of, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of
+from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of, sum_type
 from mlirfuse.frontend.numpy.registry import METHODS, implements
 from mlirfuse.frontend.numpy.shapes import aligned, axes_of, reduced_axes
 from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
@@ -71,12 +71,7 @@ def accumulation_type(x, dtype, out=None) -> DType:
         return dtype_of(dtype)
     if isinstance(out, TracedArray) and np.can_cast(x.dtype, out.dtype, "same_kind"):
         return out._value.dtype
-    kind = x._value.dtype
-    if kind.kind in "b":
-        return dt.i64
-    if kind.is_integer and kind.bits < 64:
-        return dt.i64 if kind.kind == "i" else dt.u64
-    return kind
+    return sum_type(x._value.dtype)
 
 
 def _selected(x, where_, neutral, to: DType) -> TracedArray:

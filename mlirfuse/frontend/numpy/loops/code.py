@@ -155,16 +155,26 @@ class Code(ComplexEmitter):
         """A pointer to a word of the function's argument block."""
         return self.offset("%args", 8 * number)
 
+    def _given(self, name: str, word: int, type_: str) -> None:
+        """Loads a word of the argument block at the function's entry, as ``name``."""
+        self.entry += [
+            f"  {name}.at = llvm.getelementptr %args[{8 * word}] : (!llvm.ptr) -> !llvm.ptr, i8",
+            f"  {name} = llvm.load {name}.at : !llvm.ptr -> {type_}",
+        ]
+
     def callback(self, number: int) -> str:
         """A pointer to the function whose address is in a word of the argument block."""
         name = f"%callback{number}"
         if name not in self._callbacks:
             self._callbacks.add(name)
-            self.entry += [
-                f"  {name}.at = llvm.getelementptr %args[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8",
-                f"  {name} = llvm.load {name}.at : !llvm.ptr -> !llvm.ptr",
-            ]
+            self._given(name, number, "!llvm.ptr")
         return name
+
+    def called(self, number: int, *operands: Val | str, attributes: str = "") -> Val:
+        """What the function whose address is in a word of the argument block returns for numbers and pointers."""
+        types = ", ".join(v.type if isinstance(v, Val) else "!llvm.ptr" for v in operands)
+        given = f"{self.callback(number)}({', '.join(map(str, operands))})"
+        return self.op(f"llvm.call {given} {attributes} : !llvm.ptr, ({types}) -> i64", dt.i64)
 
     def load(self, pointer: str, dtype: DType, memory: bool = False) -> Val:
         """The value at ``pointer``: in a slot or, with ``memory``, in an array, where bools are bytes."""
@@ -196,16 +206,9 @@ class Code(ComplexEmitter):
     def allocate(self, site: int, count: Val, dtype: DType) -> tuple[Val, str]:
         """Memory for ``count`` elements that no variable uses: its address and a pointer to it."""
         self._declare(site)
-        size, number, called = (
-            self.count("muli", count, dtype.bytes),
-            self.const(site, dt.i64),
-            self.callback(words.ALLOCATE),
-        )
-        address = self.op(
-            f"llvm.call {called}(%site{site}, %bases, %base_count, {size}, {number}, {self.word(words.ALLOCATOR)})"
-            f" {_OF_ARGUMENTS} : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> i64",
-            dt.i64,
-        )
+        size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
+        given = (f"%site{site}", "%bases", Val("%base_count", dt.i64), size, number, self.word(words.ALLOCATOR))
+        address = self.called(words.ALLOCATE, *given, attributes=_OF_ARGUMENTS)
         self.fail_if(self.cmp("eq", address, 0), MemoryError("no memory for an array in a compiled loop"))
         return address, self.pointer(address)
 
@@ -223,8 +226,7 @@ class Code(ComplexEmitter):
         wanted = self.count("addi", self.load(self.word(words.LOG), dt.i64), 8 * count)
 
         def more() -> None:
-            function, size = self.callback(words.LOG_MORE), self.const(8 * count, dt.i64)
-            created = self.op(f"llvm.call {function}(%args, {size}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
+            created = self.called(words.LOG_MORE, "%args", self.const(8 * count, dt.i64))
             self.fail_if(self.cmp("eq", created, 0), MemoryError("no memory for a list in a compiled loop"))
 
         self.branch(self.cmp("gt", wanted, self.load(self.word(words.LOG_END), dt.i64)), more)
@@ -251,8 +253,7 @@ class Code(ComplexEmitter):
         """The product of two matrices of one type by a callback to NumPy, which gets pointers, extents and strides."""
         place = self.slot(f"!llvm.array<{3 * 5} x i64>")
         self.note(Tuple([left, right, into]), place, 0)
-        function, kind = self.callback(words.MULTIPLY), self.const(left.dtype.numpy.num, dt.i64)
-        done = self.op(f"llvm.call {function}({place}, {kind}) : !llvm.ptr, (!llvm.ptr, i64) -> i64", dt.i64)
+        done = self.called(words.MULTIPLY, place, self.const(left.dtype.numpy.num, dt.i64))
         self.fail_if(self.cmp("eq", done, 0), MemoryError("no memory for a product in a compiled loop"))
 
     def address(self, value: int | str) -> str:
@@ -265,14 +266,11 @@ class Code(ComplexEmitter):
     def compute(self, place: str, number: int) -> Val:
         """Computes the extern op of this number on the operands at ``place``; whether it succeeded."""
         address, bases = (self.op(f"llvm.ptrtoint {p} : !llvm.ptr to i64", dt.i64) for p in (place, "%bases"))
-        called = self.callback(words.COMPUTE)
-        given = f"{called}({address}, {self.const(number, dt.i64)}, {bases})"
-        return self.cmp("ne", self.op(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64", dt.i64), 0)
+        return self.cmp("ne", self.called(words.COMPUTE, address, self.const(number, dt.i64), bases), 0)
 
     def keep(self, address: Val) -> None:
         """Keeps an extern op's result at ``address`` until the loop's end."""
-        given = f"{self.callback(words.COMPUTE)}({address}, {self.const(KEEP, dt.i64)}, {address})"
-        self.line(f"llvm.call {given} : !llvm.ptr, (i64, i64, i64) -> i64")
+        self.called(words.COMPUTE, address, self.const(KEEP, dt.i64), address)
 
     def pointer(self, address: Val) -> str:
         name = self.fresh()
@@ -286,8 +284,7 @@ class Code(ComplexEmitter):
         name = f"%n{symbol}"
         if name not in self._least:
             self._least[name] = least
-            self.entry.append(f"  {name}.at = llvm.getelementptr %args[{8 * word}] : (!llvm.ptr) -> !llvm.ptr, i8")
-            self.entry.append(f"  {name} = llvm.load {name}.at : !llvm.ptr -> i64")
+            self._given(name, word, "i64")
         return self.sized(Size(name, 0))
 
     def size_of(self, val: Val) -> Size | None:
@@ -445,17 +442,9 @@ class Code(ComplexEmitter):
         return lines
 
     def text(self) -> str:
-        body = "\n".join(self.lines)
-        entry = "\n".join([*self._tables(), *self.entry])
-        return (
-            "module {"
-            + '\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {\n'
-            + entry
-            + "\n"
-            + body
-            + "\n  cf.br ^exit\n^exit:\n  %left = llvm.load %result : !llvm.ptr -> i64\n"
-            + "  llvm.return %left : i64\n}\n}\n"
-        )
+        head = 'module {\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {'
+        end = "  cf.br ^exit\n^exit:\n  %left = llvm.load %result : !llvm.ptr -> i64\n  llvm.return %left : i64\n}\n}\n"
+        return "\n".join([head, *self._tables(), *self.entry, *self.lines, end])
 
 
 def _at(kind: Exception | Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.values import require
+from mlirfuse.frontend.numpy.python_operators import by_squaring
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.complex_functions import FUNCTIONS, RealOps
 from mlirfuse.ir.dtypes import DType
@@ -30,6 +31,18 @@ class ComplexParts(Val):
 def parts(re: Val, im: Val) -> ComplexParts:
     """The complex value of two floats of one type."""
     return ComplexParts(f"{re.name}, {im.name}", re.dtype.complex, 1, re, im)
+
+
+def _by_parts(name: str) -> Any:
+    """A method of emitters that computes real and imaginary parts separately."""
+    of_real = getattr(Emitter, name)
+
+    def method(self: Emitter, a: Any, *others: Any) -> Val:
+        if not isinstance(a, ComplexParts):
+            return of_real(self, a, *others)
+        return parts(of_real(self, a.re, *(x.re for x in others)), of_real(self, a.im, *(x.im for x in others)))
+
+    return method
 
 
 class ComplexEmitter(Emitter):
@@ -66,18 +79,7 @@ class ComplexEmitter(Emitter):
         re, im = super().cmp(predicate, a.re, b.re), super().cmp(predicate, a.im, b.im)
         return self.and_(re, im) if predicate == "eq" else self.or_(re, im)
 
-    def add(self, a: Any, b: Any) -> Val:
-        if isinstance(a, ComplexParts):
-            return parts(super().add(a.re, b.re), super().add(a.im, b.im))
-        return super().add(a, b)
-
-    def sub(self, a: Any, b: Any) -> Val:
-        if isinstance(a, ComplexParts):
-            return parts(super().sub(a.re, b.re), super().sub(a.im, b.im))
-        return super().sub(a, b)
-
-    def neg(self, a: Val) -> Val:
-        return parts(super().neg(a.re), super().neg(a.im)) if isinstance(a, ComplexParts) else super().neg(a)
+    add, sub, neg = map(_by_parts, ("add", "sub", "neg"))
 
     def conj(self, a: Val) -> Val:
         return parts(a.re, super().neg(a.im)) if isinstance(a, ComplexParts) else a
@@ -129,17 +131,6 @@ class _EmittedOps(RealOps):
 
     def number(self, number: float, like: Any) -> Any:
         return self.e.const(number, like.dtype)
-
-
-def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int) -> Any:
-    """``base ** exponent`` for an exponent above 0, with the products that NumPy computes."""
-    result, square = None, base
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else multiply(result, square)
-        exponent >>= 1
-        square = multiply(square, square) if exponent else square
-    return result
 
 
 def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from mlirfuse.frontend.numpy.loops.values import (
     Site,
     Static,
     Tuple,
-    TupleType,
     require,
     words_of,
 )
@@ -455,7 +454,7 @@ class Expressions(PythonNumbers):
             else:
                 results.append(Number(e.load(e.offset(place, at), kind.dtype), kind))
             at += 8 * words_of(kind)
-        return _tree(made.results, iter(results))
+        return _tuples(made.results.unflatten(results))
 
     def _result(self, kind: ArrayType, place: str, at: int) -> Array:
         """An extern op's array, whose words are at ``place``, in memory of its own."""
@@ -490,6 +489,6 @@ class Expressions(PythonNumbers):
         return self.ufunc(function, [arrays.expanded(self.code, first, range(rank, rank + len(second.shape))), second])
 
 
-def _tree(kind: Any, leaves: Iterator) -> Any:
-    """The results of an extern op, of this type, from its leaves."""
-    return Tuple([_tree(item, leaves) for item in kind.items]) if isinstance(kind, TupleType) else next(leaves)
+def _tuples(found: Any) -> Any:
+    """Values in Python's tuples as values of the loop."""
+    return Tuple([_tuples(item) for item in found]) if isinstance(found, tuple) else found

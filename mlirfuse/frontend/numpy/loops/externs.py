@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse import _native
+from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.loops.draws import is_generator
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
@@ -26,7 +27,6 @@ from mlirfuse.frontend.numpy.loops.values import (
     NumberType,
     Static,
     Tuple,
-    TupleType,
     require,
     type_of,
     words_of,
@@ -79,9 +79,8 @@ class Extern:
         self._args = [self._structure(arg) for arg in args]
         self._keywords = {name: self._structure(value) for name, value in keywords.items()}
         self._kinds = [v.type for v in self.operands]
-        self.results = _of_sample(self._sampled(2))
+        self.results, self.leaves = _types(self._sampled(2))
         self._check_ranks()
-        self.leaves = list(_leaves(self.results))
         arrays = [*(k for k in self._kinds), *self.leaves]
         if not any(isinstance(kind, ArrayType) for kind in arrays):
             raise NotOutlinable(f"the function {_name(function)} of numbers, which as a step is slower than in Python")
@@ -117,7 +116,8 @@ class Extern:
                 found = self._sampled(extent)
             except NotOutlinable:  # the extent does not fit the function, or the other arguments
                 continue
-            require(_of_sample(found) == self.results, f"the function {_name(self.function)}, which looks at extents")
+            same = _types(found) == (self.results, self.leaves)
+            require(same, f"the function {_name(self.function)}, which looks at extents")
 
     def _sampled(self, extent: int) -> Any:
         """The results for sample arguments whose axes have this extent."""
@@ -149,14 +149,12 @@ class Extern:
         """Computes the results for the operands in the words at ``place``, and writes their words there. Returns the
         arrays among them with their addresses."""
         words, floats = _block_at(place, self.words)
-        found = self._call(self._given(words[:], floats))
-        values: list = [found]
-        if self.results.__class__ is not ArrayType:
-            values = []
-            _flattened(found, self.results, values)
+        values = trees.flatten_result(self._call(self._given(words[:], floats)))[0]
         created = []
-        for value, (first, end, kind) in zip(values, self._results_at):
+        for value, (first, end, kind) in zip(values, self._results_at, strict=True):
             if kind.__class__ is not ArrayType:
+                if type_of(value) != kind:
+                    raise _other_type(value, kind)
                 put_number(words, first, value, kind.dtype)
                 continue
             if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
@@ -217,30 +215,17 @@ def _sample(kind: Any, extent: int) -> Any:
     return values.astype(kind.dtype.numpy) if kind.dtype is dt.bool_ else (values + 0).astype(kind.dtype.numpy)
 
 
-def _of_sample(found: Any) -> Any:
-    """The type of a result."""
-    if isinstance(found, tuple):
-        return TupleType(tuple(map(_of_sample, found)))
+def _types(found: Any) -> tuple[trees.Tree, list]:
+    """The structure of a function's result, in tuples, and the types of its leaves."""
+    leaves, tree = trees.flatten(found)
+    require({kind for kind, _, _ in tree.nodes} <= {"leaf", "tuple", "named"}, "a function that gives a list")
+    return tree, list(map(_type, leaves))
+
+
+def _type(found: Any) -> Any:
     require(isinstance(found, _OPERANDS), f"a function that gives a {type(found).__name__}")
     kind = type_of(found)
     return ArrayType(kind.dtype, kind.rank, kind.rank > 0) if isinstance(kind, ArrayType) else kind
-
-
-def _leaves(kind: Any):
-    for item in kind.items if isinstance(kind, TupleType) else ():
-        yield from _leaves(item)
-    if not isinstance(kind, TupleType):
-        yield kind
-
-
-def _flattened(found: Any, kind: Any, into: list) -> None:
-    if isinstance(kind, TupleType):
-        for value, item in zip(found, kind.items, strict=True):
-            _flattened(value, item, into)
-        return
-    if isinstance(kind, NumberType) and type_of(found) != kind:
-        raise _other_type(found, kind)
-    into.append(found)
 
 
 def _other_type(found: Any, kind: Any) -> TypeError:

@@ -292,7 +292,7 @@ def array(c, object, dtype=None):  # NumPy's name
     require(isinstance(object, Tuple) and object.items, "np.array")
     e = c.code
     if all(isinstance(item, Number) for item in object.items):
-        kind = element_type(dtype, dt.of(_common(object.items)))
+        kind = element_type(dtype, result_type_of(tuple(item.dtype.numpy for item in object.items)))
         created = arrays.dense(e, c.fresh_site(), kind, [e.const(len(object.items), dt.i64)])
         for k, item in enumerate(object.items):
             place = arrays.element_pointer(e, created, [e.const(k, dt.i64)])
@@ -303,13 +303,6 @@ def array(c, object, dtype=None):  # NumPy's name
     require(not any(isinstance(item, Number) for item in items), "np.array of arrays and numbers")
     joined_up = FUNCTIONS[np.stack](c, Tuple(items))
     return joined_up if dtype is None else _astype(c, joined_up, dtype)
-
-
-def _common(items: list[Number]) -> np.dtype:
-    try:
-        return np.result_type(*(item.dtype.numpy for item in items))
-    except TypeError:
-        raise NotOutlinable("types without a common type") from None
 
 
 @rule(method="astype")

@@ -19,7 +19,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     UnsupportedInt,
     require,
 )
-from mlirfuse.frontend.numpy.python_operators import BINARY
+from mlirfuse.frontend.numpy.python_operators import BINARY, by_squaring
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Val
@@ -160,7 +160,7 @@ class PythonNumbers(Subscripts):
         if right.known is not None:
             require(right.known >= 0, "a negative power of Python ints")
             of_known = lambda a, b: self._of_ints(ast.Mult(), a, b)  # noqa: E731
-            return complex_numbers.by_squaring(of_known, left, right.known) if right.known else self.constant(1)
+            return by_squaring(of_known, left, right.known) if right.known else self.constant(1)
         e.fail_if(e.cmp("lt", right.val, 0), UnsupportedInt(
             "a Python int to a negative power in a compiled loop, which is a float: make the base a float"
         ))  # fmt: skip

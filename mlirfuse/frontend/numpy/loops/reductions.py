@@ -11,6 +11,7 @@ from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, known, rule
 from mlirfuse.frontend.numpy.loops.values import PY_INT, Lazy, Number, Tuple, require
+from mlirfuse.frontend.numpy.promotion import sum_type
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.elementwise import EMIT
@@ -48,12 +49,6 @@ def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, 
     METHODS[name] = FUNCTIONS[getattr(np, name)] = reduction
 
 
-def _sum_type(kind: DType) -> DType:
-    if kind.kind in "bi":
-        return dt.i64
-    return dt.u64 if kind.kind == "u" else kind
-
-
 def _constant(value: int):
     return lambda e, kind, count: e.const(value, kind)
 
@@ -80,9 +75,9 @@ def _extreme(name: str):
 
 _same = lambda kind: kind  # noqa: E731
 _bool = lambda kind: dt.bool_  # noqa: E731
-_reduction("sum", _constant(0), arrays.fast_add, _sum_type)
+_reduction("sum", _constant(0), arrays.fast_add, sum_type)
 _reduction("mean", _constant(0), arrays.fast_add, lambda kind: kind if kind.is_inexact else dt.f64, mean=True)
-_reduction("prod", _constant(1), lambda e, a, b: e.mul(a, b), _sum_type)
+_reduction("prod", _constant(1), lambda e, a, b: e.mul(a, b), sum_type)
 _reduction("max", _extreme("maximum"), EMIT["maximum"], _same)
 _reduction("min", _extreme("minimum"), EMIT["minimum"], _same)
 _reduction("any", _constant(0), lambda e, a, b: e.or_(a, b), _bool)
@@ -149,7 +144,7 @@ def _cumsum(c, a, axis=None):
     e, value = c.code, arrays.lazy(c.code, a)
     rank = len(value.shape)
     at = axis_of(axis, rank, 0 if rank == 1 else None)
-    kind = _sum_type(value.dtype)
+    kind = sum_type(value.dtype)
     created = arrays.dense(e, c.fresh_site(), kind, value.shape)
     total = e.slot(kind.signless)
 

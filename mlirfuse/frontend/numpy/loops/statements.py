@@ -1,4 +1,4 @@
-"""Compiles a loop's statements: assignments, branches, inner loops, and inlined user functions."""
+"""Compiles a loop's statements other than control flow: assignments, writes into arrays, appends to lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.loops import (  # products and reductions bring rul
     rearranging,  # noqa: F401
     reductions,  # noqa: F401
 )
-from mlirfuse.frontend.numpy.loops.counted_loops import CountedLoops
+from mlirfuse.frontend.numpy.loops.control_flow import ControlFlow
 from mlirfuse.frontend.numpy.loops.indices import Masked, Selection
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
@@ -29,13 +29,13 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.loops.variables import Names
-from mlirfuse.frontend.numpy.syntax import appended, assigned_names, ignores
+from mlirfuse.frontend.numpy.syntax import appended, ignores
 from mlirfuse.ir import dtypes as dt
 
 _MOST_UNPACKED = 8  # variables that an array is unpacked into
 
 
-class Statements(CountedLoops):
+class Statements(ControlFlow):
     """Emits the code of one loop."""
 
     def read(self, name: str) -> Any:
@@ -57,25 +57,12 @@ class Statements(CountedLoops):
             self.declare(full, self.types[full])
             return self.read(name)
         names = self.scopes[-1] if self.scopes else self.names
-        if isinstance(names, Names) and name in names.free:
+        if isinstance(names, Names) and name in names.cells:
             return self._of_closure(names, name)
         require(name in names, f"the variable {name} has no known type yet")
         return self.outside(names[name])
 
     # ---- statements
-
-    def body(self, statements: list[ast.stmt]) -> None:
-        calls = self.calls
-        for statement in statements:
-            self.calls = {}
-            self.code.where = (self.inline[-1].__code__.co_filename if self.inline else self.file), statement.lineno
-            method = getattr(self, "_" + type(statement).__name__, None)
-            if method is None:
-                raise NotOutlinable(f"line {statement.lineno}: an unsupported statement")
-            method(statement)
-            if self.definite is None:
-                break
-        self.calls = calls
 
     def _Pass(self, node: ast.Pass) -> None:
         pass
@@ -236,80 +223,3 @@ class Statements(CountedLoops):
             arrays.write(self.code, place, new, self.fresh_site)
         else:
             place.write(new, self.fresh_site)
-
-    def _If(self, node: ast.If) -> None:
-        e = self.code
-        condition = self.truth(node.test)
-        known = e.known(condition)
-        if known is not None:
-            self.body(node.body if known else node.orelse)
-            return
-        self.nesting += 1
-        yes, no, after = e.block(), e.block(), e.block()
-        e.fork(condition, yes, no)
-        before, bounded = self.definite, dict(self.bounded)
-        ways = []
-        for block, statements in ((yes, node.body), (no, node.orelse)):
-            e.place(block)
-            self.definite, self.bounded = None if before is None else set(before), dict(bounded)
-            self.body(statements)
-            if self.definite is not None:
-                e.go(after)
-            ways.append((self.definite, self.bounded))
-        self.nesting -= 1
-        alive = [way for way, _ in ways if way is not None]
-        if alive:
-            e.place(after)
-        self.definite = set.intersection(*alive) if alive else None
-        self.bounded = {k: v for k, v in ways[0][1].items() if k in ways[1][1]}
-
-    def _Break(self, node: ast.Break) -> None:
-        self.code.go(self.jumps[-1][0])
-        self.definite = None
-
-    def _Continue(self, node: ast.Continue) -> None:
-        self.code.go(self.jumps[-1][1])
-        self.definite = None
-
-    def _Raise(self, node: ast.Raise | ast.Return) -> None:
-        require(not self.inline, f"line {node.lineno}: a raise in a called function")
-        slot, end = self.left
-        self.code.store(self.code.const(self.leaves.index(node) + 1, dt.i64), slot)
-        self.code.go(end)
-        self.definite = None
-
-    def _Return(self, node: ast.Return) -> None:
-        if not self.inline:
-            self._Raise(node)
-            return
-        name, end = self.result or ("", "")
-        require(self.result is not None and (not name or node.value is not None), f"line {node.lineno}: a return")
-        found = None if node.value is None else self.value(node.value)
-        if name:
-            self.assign(name, found)
-        self.code.go(end)
-        self.definite = None
-
-    def _While(self, node: ast.While) -> None:
-        e = self.code
-        require(not node.orelse, "a loop with else")
-        head, inside, after = e.block(), e.block(), e.block()
-        for name in assigned_names(node.body):
-            self.bounded.pop(self.prefix + name, None)
-        before = set(self.definite or ())
-        e.go(head)
-        e.place(head)
-        e.fork(self.truth(node.test), inside, after)
-        e.place(inside)
-        self.trip(node.body, head, after)
-        e.place(after)
-        self.definite = before
-
-    def trip(self, statements: list[ast.stmt], again: str, after: str) -> None:
-        self.jumps.append((after, again))  # targets of break and continue
-        self.nesting += 1
-        self.body(statements)
-        self.nesting -= 1
-        self.jumps.pop()
-        if self.definite is not None:
-            self.code.go(again)

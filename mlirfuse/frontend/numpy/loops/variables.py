@@ -26,6 +26,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     kind_of,
     require,
 )
+from mlirfuse.frontend.numpy.syntax import Scope
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
@@ -80,7 +81,7 @@ class Variables:
     prefix: str = ""  # of the names of an inlined function's variables
     inline: list[FunctionType] = field(default_factory=list)
     result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
-    scopes: list[dict[str, Any]] = field(default_factory=list)
+    scopes: list[Names] = field(default_factory=list)
     depends: dict[tuple, Dependency] = field(default_factory=dict)  # globals of inlined functions, as the code has them
     statics: dict[str, Static] = field(default_factory=dict)  # parameters of inlined functions that are objects
 
@@ -213,8 +214,6 @@ class Variables:
         def fresh_site(self) -> int: ...
         def write_back(self, place: Any, found: Any) -> None: ...
         def read(self, name: str) -> Any: ...
-        def body(self, statements: list[ast.stmt]) -> None: ...
-        def trip(self, statements: list[ast.stmt], again: str, after: str) -> None: ...
         def inlined(
             self, function: FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
         ) -> Any: ...
@@ -226,27 +225,24 @@ def _roots(found: Any) -> frozenset:
     return frozenset().union(*map(_roots, found.items)) if isinstance(found, Tuple) else frozenset()
 
 
-class Names(dict):
-    """The names in an inlined function: modules, functions and numbers. ``free``: its closure variables; ``depends``:
-    receives those that may change between calls."""
+class Names(Scope):
+    """The names in an inlined function: modules, functions and numbers. ``depends`` receives those that may change
+    between calls."""
 
     def __init__(self, function: FunctionType, depends: dict[tuple, Dependency]):
-        super().__init__()
-        self.function, self.free, self._depends = function, frozenset(function.__code__.co_freevars), depends
-        self._globals = function.__globals__
-        builtins = self._globals["__builtins__"]
-        self._builtins = builtins if isinstance(builtins, dict) else vars(builtins)
+        super().__init__(function)
+        self.function, self._depends = function, depends
 
-    def __contains__(self, name) -> bool:
-        return name in self._globals or name in self._builtins
+    def __contains__(self, name: str) -> bool:
+        return name in self.globals or name in self.builtins
 
-    def __getitem__(self, name):
-        if name not in self._globals:
-            return self._builtins[name]
-        found = self._globals[name]
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.globals:
+            return self.builtins[name]
+        found = self.globals[name]
         users = isinstance(found, FunctionType) and not str(found.__module__).startswith("numpy")
         if users or type(found) in _NUMBERS:
-            self._depends[id(self._globals), name] = Dependency(self._globals, name, found)
+            self._depends[id(self.globals), name] = Dependency(self.globals, name, found)
         elif not callable(found) and not isinstance(found, ModuleType):
             raise NotOutlinable(f"the global {name} of a called function")
         return found

@@ -1,13 +1,15 @@
-"""Compiles ``for`` loops over ranges."""
+"""Compiles a loop's control flow: branches, inner loops, jumps, and the user's functions, which are inlined."""
 
 from __future__ import annotations
 
 import ast
+import types
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
 from mlirfuse.frontend.numpy.loops.code import Code
-from mlirfuse.frontend.numpy.loops.inlining import Inlining
+from mlirfuse.frontend.numpy.loops.expressions import Expressions
+from mlirfuse.frontend.numpy.loops.live_ranges import split_body
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
     ArrayType,
@@ -17,13 +19,111 @@ from mlirfuse.frontend.numpy.loops.values import (
     UnsupportedInt,
     require,
 )
+from mlirfuse.frontend.numpy.loops.variables import Names
 from mlirfuse.frontend.numpy.syntax import assigned_names
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
 
+_DEEPEST = 16  # calls in calls
+_DEFAULTS = (bool, int, float, complex, str, type(None), type)  # types of supported defaults
 
-class CountedLoops(Inlining):
-    """Compiles loops over ranges."""
+
+class ControlFlow(Expressions):
+    """Compiles statements in their order, and what changes it."""
+
+    def body(self, statements: list[ast.stmt]) -> None:
+        calls = self.calls
+        for statement in statements:
+            self.calls = {}
+            self.code.where = (self.inline[-1].__code__.co_filename if self.inline else self.file), statement.lineno
+            method = getattr(self, "_" + type(statement).__name__, None)
+            if method is None:
+                raise NotOutlinable(f"line {statement.lineno}: an unsupported statement")
+            method(statement)
+            if self.definite is None:
+                break
+        self.calls = calls
+
+    # ---- branches and jumps
+
+    def _If(self, node: ast.If) -> None:
+        e = self.code
+        condition = self.truth(node.test)
+        known = e.known(condition)
+        if known is not None:
+            self.body(node.body if known else node.orelse)
+            return
+        self.nesting += 1
+        yes, no, after = e.block(), e.block(), e.block()
+        e.fork(condition, yes, no)
+        before, bounded = self.definite, dict(self.bounded)
+        ways = []
+        for block, statements in ((yes, node.body), (no, node.orelse)):
+            e.place(block)
+            self.definite, self.bounded = None if before is None else set(before), dict(bounded)
+            self.body(statements)
+            if self.definite is not None:
+                e.go(after)
+            ways.append((self.definite, self.bounded))
+        self.nesting -= 1
+        alive = [way for way, _ in ways if way is not None]
+        if alive:
+            e.place(after)
+        self.definite = set.intersection(*alive) if alive else None
+        self.bounded = {k: v for k, v in ways[0][1].items() if k in ways[1][1]}
+
+    def _Break(self, node: ast.Break) -> None:
+        self.code.go(self.jumps[-1][0])
+        self.definite = None
+
+    def _Continue(self, node: ast.Continue) -> None:
+        self.code.go(self.jumps[-1][1])
+        self.definite = None
+
+    def _Raise(self, node: ast.Raise | ast.Return) -> None:
+        require(not self.inline, f"line {node.lineno}: a raise in a called function")
+        slot, end = self.left
+        self.code.store(self.code.const(self.leaves.index(node) + 1, dt.i64), slot)
+        self.code.go(end)
+        self.definite = None
+
+    def _Return(self, node: ast.Return) -> None:
+        if not self.inline:
+            self._Raise(node)
+            return
+        name, end = self.result or ("", "")
+        require(self.result is not None and (not name or node.value is not None), f"line {node.lineno}: a return")
+        found = None if node.value is None else self.value(node.value)
+        if name:
+            self.assign(name, found)
+        self.code.go(end)
+        self.definite = None
+
+    def _While(self, node: ast.While) -> None:
+        e = self.code
+        require(not node.orelse, "a loop with else")
+        head, inside, after = e.block(), e.block(), e.block()
+        for name in assigned_names(node.body):
+            self.bounded.pop(self.prefix + name, None)
+        before = set(self.definite or ())
+        e.go(head)
+        e.place(head)
+        e.fork(self.truth(node.test), inside, after)
+        e.place(inside)
+        self.trip(node.body, head, after)
+        e.place(after)
+        self.definite = before
+
+    def trip(self, statements: list[ast.stmt], again: str, after: str) -> None:
+        self.jumps.append((after, again))  # targets of break and continue
+        self.nesting += 1
+        self.body(statements)
+        self.nesting -= 1
+        self.jumps.pop()
+        if self.definite is not None:
+            self.code.go(again)
+
+    # ---- loops over ranges
 
     def _For(self, node: ast.For) -> None:
         e = self.code
@@ -159,6 +259,62 @@ class CountedLoops(Inlining):
             op = "addi" if isinstance(item.op, ast.Add) else "subi"
             return self.code.count(op, self._at(item.left, name, end), self._at(item.right, name, end))
         return self.integer(self.value(item))
+
+    # ---- calls of the user's functions
+
+    def _of_closure(self, names: Names, name: str) -> Any:
+        """A closure variable of an inlined function, with its value at the loop's start."""
+        changed = name in assigned_names(self.loop)
+        require(not changed, f"the variable {name} of a called function, which the loop changes")
+        full = next((f"{f}.{name}" for f, value in self.names.items() if value is names.function), "")
+        if full in self.variables:
+            return self.get(full, self.variables[full])
+        require(full in self.names, f"the variable {name} has no known type yet")
+        return self.outside(self.names[full])
+
+    def inlined(
+        self, function: types.FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
+    ) -> Any:
+        """Inlines a call; its value, or None where the result is unused (``returns`` is False)."""
+        require(function not in self.inline and len(self.inline) <= _DEEPEST, "a function that calls itself")
+        definition = split_body(function)
+        spec = definition.args
+        usual = not (spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs)
+        require(usual, f"the function {function.__name__}, which has unsupported kinds of parameters")
+        names = [arg.arg for arg in spec.args]
+        defaults = function.__defaults__ or ()
+        known = {n: d for n, d in zip(names[len(names) - len(defaults) :], defaults) if type(d) in _DEFAULTS}
+        given = {n: self.outside(d) for n, d in known.items()} | dict(zip(names, args)) | keywords
+        require(set(given) == set(names) and len(args) <= len(names), f"the arguments of {function.__name__}")
+        e = self.code
+        saved = self.prefix, self.result, self.jumps, self.unchecked, self.nesting
+        self.prefix = f"{self.prefix}{function.__name__}@{node.lineno}.{node.col_offset}."
+        self.nesting = 0
+        for name, value in given.items():
+            if isinstance(value, Static):
+                self.statics[self.prefix + name] = value
+            else:
+                self.statics.pop(self.prefix + name, None)
+                self.assign(name, value)
+        end = e.block()
+        before = set(self.definite or ())
+        self.result, self.jumps, self.unchecked = ("return" if returns else "", end), [], frozenset()
+        self.inline.append(function)
+        self.scopes.append(Names(function, self.depends))
+        where = e.where
+        self.body(definition.body)
+        require(self.definite is None or not returns, f"{function.__name__} may return nothing")
+        if self.definite is not None:
+            e.go(end)
+        e.place(end)
+        self.scopes.pop()
+        self.inline.pop()
+        e.where = where
+        self.definite = before | ({self.prefix + "return"} if returns else set())
+        result = self.read("return") if returns else None
+        self.prefix, self.result, self.jumps, self.unchecked, self.nesting = saved
+        self.definite = before
+        return result
 
 
 def _range_of(e: Code, counts: list[Val]) -> tuple[Val, Val, Val]:
