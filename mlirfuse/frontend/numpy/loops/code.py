@@ -92,10 +92,6 @@ class Code(ComplexEmitter):
     def fork(self, condition: Val, then: str, otherwise: str) -> None:
         self.line(f"cf.cond_br {condition}, {then}, {otherwise}")
 
-    def unreachable(self) -> None:
-        """Starts an unreachable block, for code after a break or the like."""
-        self.place(self.block())
-
     def branch(self, condition: Val, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Emits an if-else."""
         yes, no, after = self.block(), self.block(), self.block()
@@ -209,6 +205,7 @@ class Code(ComplexEmitter):
         size, number = self.count("muli", count, dtype.bytes), self.const(site, dt.i64)
         given = (f"%site{site}", "%bases", Val("%base_count", dt.i64), size, number, self.word(words.ALLOCATOR))
         address = self.called(words.ALLOCATE, *given, attributes=_OF_ARGUMENTS)
+        self.lines[-1] = _Allocation(self.lines[-1], site, size.name, address.name)
         self.fail_if(self.cmp("eq", address, 0), MemoryError("no memory for an array in a compiled loop"))
         return address, self.pointer(address)
 
@@ -438,13 +435,67 @@ class Code(ComplexEmitter):
             lines += [
                 f"  %site{k} = llvm.alloca %table_one x !llvm.array<{table} x i64> : (i64) -> !llvm.ptr",
                 f"  llvm.store %table_end, %site{k} : i64, !llvm.ptr",
+                f"  %site{k}.second = llvm.getelementptr %site{k}[16] : (!llvm.ptr) -> !llvm.ptr, i8",
+                f"  llvm.store %table_end, %site{k}.second : i64, !llvm.ptr",
             ]
         return lines
 
-    def text(self) -> str:
+    def text(self, users: Callable[[int], list[int]]) -> str:  # type: ignore[override]
+        """The module. ``users`` gives the numbers of the array variables that may use an allocation site's memory."""
         head = 'module {\nllvm.func @loop(%args: !llvm.ptr) -> i64 attributes {passthrough = ["no-builtins"]} {'
         end = "  cf.br ^exit\n^exit:\n  %left = llvm.load %result : !llvm.ptr -> i64\n  llvm.return %left : i64\n}\n}\n"
-        return "\n".join([head, *self._tables(), *self.entry, *self.lines, end])
+        lines = [_reusing(line, users(line.site)) if isinstance(line, _Allocation) else line for line in self.lines]
+        return "\n".join([head, *self._tables(), *self.entry, *lines, end])
+
+
+class _Allocation(str):
+    """The line that searches an allocation site for a free buffer of a size. What to emit instead is known once all
+    variables are."""
+
+    def __new__(cls, line: str, site: int, size: str, address: str) -> _Allocation:
+        created = super().__new__(cls, line)
+        created.site, created.size, created.address = site, size, address
+        return created
+
+    site: int
+    size: str
+    address: str
+
+
+# A site's table has an address and a size for each buffer. Of the first two one that the only variable with such memory
+# does not use …
+_UNUSED = """\
+  {v}.used = llvm.load %base{user} : !llvm.ptr -> i64
+  {v}.first = llvm.load %site{site} : !llvm.ptr -> i64
+  {v}.taken = arith.cmpi eq, {v}.first, {v}.used : i64
+  {v}.unused = arith.select {v}.taken, %site{site}.second, %site{site} : !llvm.ptr
+"""
+# … and its address, if there is such a buffer, and it is large enough.
+_REUSED = """\
+  {v}.known = llvm.load {buffer} : !llvm.ptr -> i64
+  {v}.at = llvm.getelementptr {buffer}[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  {v}.room = llvm.load {v}.at : !llvm.ptr -> i64
+  {v}.there = arith.cmpi ne, {v}.known, %table_end : i64
+  {v}.large = arith.cmpi sge, {v}.room, {size} : i64
+  {v}.fits = arith.andi {v}.there, {v}.large : i1
+  cf.cond_br {v}.fits, ^found{n}({v}.known : i64), ^search{n}
+^search{n}:
+{search}
+  cf.br ^found{n}({v}.new : i64)
+^found{n}({v}: i64):"""
+
+
+def _reusing(line: _Allocation, users: list[int]) -> str:
+    """The code of an allocation at a site whose memory the variables with these numbers may use: where that is one or
+    none, one of the first two buffers is free, and is found inline."""
+    if len(users) > 1:
+        return line
+    v, n = line.address, line.address.removeprefix("%v")
+    search = line.replace(f"{v} =", f"{v}.new =", 1)
+    if not users:
+        return _REUSED.format(v=v, n=n, buffer=f"%site{line.site}", size=line.size, search=search)
+    unused = _UNUSED.format(v=v, user=users[0], site=line.site)
+    return unused + _REUSED.format(v=v, n=n, buffer=f"{v}.unused", size=line.size, search=search)
 
 
 def _at(kind: Exception | Callable[[int, int], Exception], where: tuple[str, int] | None, *numbers: int) -> Exception:

@@ -95,7 +95,7 @@ def compiled(loop: Loop, given: Given, pattern: tuple | None) -> Compiled:
     for extern in writer.externs:
         extern.variables = e.arrays
     deadline.check()
-    code = load.host_code(e.text(), scalar_loops=True)
+    code = load.host_code(e.text(writer.users), scalar_loops=True)
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("loop"))
     memory = ctypes.c_int64 * (end + (_ROOM if e.sites else 0))
     first_output = words.HEADER + sum(words_of(kind) for _, kind in inputs)

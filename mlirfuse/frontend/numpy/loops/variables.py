@@ -19,9 +19,11 @@ from mlirfuse.frontend.numpy.loops.values import (
     NotOutlinable,
     Number,
     NumberType,
+    Site,
     Slots,
     Static,
     Tuple,
+    TupleType,
     joined,
     kind_of,
     require,
@@ -165,6 +167,11 @@ class Variables:
                 self.types[name] = wanted
                 raise Retyped
 
+    def users(self, site: int) -> list[int]:
+        """The numbers of the array variables that may use the memory of an allocation site."""
+        using = [name for name, roots in self.roots.items() if Site(site) in roots and name in self.variables]
+        return [number for name in using for number in _numbers(self.variables[name])]
+
     def put(self, variable: Slots, found: Any) -> None:
         e = self.code
         if isinstance(variable.type, NumberType):
@@ -217,6 +224,13 @@ class Variables:
         def inlined(
             self, function: FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
         ) -> Any: ...
+
+
+def _numbers(variable: Slots) -> list[int]:
+    """The numbers of the arrays in a variable."""
+    if isinstance(variable.type, TupleType):
+        return [number for item in variable.slots for number in _numbers(item)]
+    return [int(variable.base.removeprefix("%base"))] if variable.base else []
 
 
 def _roots(found: Any) -> frozenset:
