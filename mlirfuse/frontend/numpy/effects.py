@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import collections
 import dis
+import functools
 import io
 import logging
 import random
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -134,7 +136,7 @@ class Snapshot:
             elif isinstance(value, (set, bytearray)):
                 self.kept.append((name, value, type(value)(value)))
             elif draws(value):
-                self.kept.append((name, value, _state(value)))
+                self.kept.append((name, value, _state(value)[0]()))
             elif isinstance(value, type):
                 if namespace_of(value) is not None:
                     held = _attributes(value)
@@ -174,21 +176,14 @@ def _writes(code: types.CodeType) -> bool:
     )
 
 
-def _state(generator):
+def _state(generator) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """The functions that return and set a generator's state."""
     if isinstance(generator, random.Random):
-        return generator.getstate()
-    if hasattr(generator, "get_state"):
-        return generator.get_state(legacy=False)
-    return (generator if hasattr(generator, "state") else generator.bit_generator).state
-
-
-def _set_state(generator, state) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif hasattr(generator, "set_state"):
-        generator.set_state(state)
-    else:
-        (generator if hasattr(generator, "state") else generator.bit_generator).state = state
+        return generator.getstate, generator.setstate
+    if hasattr(generator, "set_state"):
+        return functools.partial(generator.get_state, legacy=False), generator.set_state
+    owner = generator if hasattr(generator, "state") else generator.bit_generator
+    return lambda: owner.state, functools.partial(setattr, owner, "state")
 
 
 def _restored(value, before) -> bool:
@@ -212,9 +207,10 @@ def _restored(value, before) -> bool:
             if now.get(key) is not held:
                 setattr(value, key, held)
     else:
-        if str(_state(value)) == str(before):
+        state, set_state = _state(value)
+        if str(state()) == str(before):
             return False
-        _set_state(value, before)
+        set_state(before)
     return True
 
 

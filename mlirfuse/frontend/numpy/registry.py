@@ -48,17 +48,13 @@ def lowers(*ufuncs, rules=UFUNCS):
     return registers(rules, *ufuncs)
 
 
+_UNKNOWN_SHAPE = "its result's shape depends on values"
 _HINTS = {
-    "nonzero": "its result's shape depends on values; use np.where(condition, a, b)",
-    "argwhere": "its result's shape depends on values; use np.where(condition, a, b)",
-    "flatnonzero": "its result's shape depends on values; use np.where(condition, a, b)",
-    "unique": "its result's shape depends on values",
-    "compress": "use np.where(condition, a, b)",
-    "extract": "use np.where(condition, a, b)",
+    **dict.fromkeys(("nonzero", "argwhere", "flatnonzero"), f"{_UNKNOWN_SHAPE}; use np.where(condition, a, b)"),
+    "unique": _UNKNOWN_SHAPE,
+    **dict.fromkeys(("compress", "extract"), "use np.where(condition, a, b)"),
     "copyto": "use x[...] = y",
-    "put": "use np.where",
-    "putmask": "use np.where",
-    "place": "use np.where",
+    **dict.fromkeys(("put", "putmask", "place"), "use np.where"),
     "tofile": "write the result outside the compiled function",
     "fft": "compute transforms outside the compiled function",
 }

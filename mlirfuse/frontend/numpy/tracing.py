@@ -67,30 +67,21 @@ def trace(
     t.checks_indices = checks_indices
     t.leaf_objects = list(objects)
     given = stand_ins_for(t, fn, leaves, tree, aliases)
-    replaced, stand_ins, arg_leaves, arrays = t.stand_ins, given.stand_ins, given.leaves, given.arrays
-    device, attributed = t.device, given.objects
-    position = {leaf: k for k, leaf in enumerate(arg_leaves)}
-    args, kwargs = tree.unflatten(stand_ins)
-    out_leaves, out_tree = trees.flatten(run(fn, t, replaced, args, kwargs))
+    position = {leaf: k for k, leaf in enumerate(given.leaves)}
+    args, kwargs = tree.unflatten(given.stand_ins)
+    out_leaves, out_tree = trees.flatten(run(fn, t, args, kwargs))
     out_tree = concrete_keys(out_tree)
-    results = _Results(t, arg_leaves, stand_ins, attributed, returns_copies)
+    results = _Results(t, given, returns_copies)
     outs = results.of(out_leaves)
     graph_aliases, mutated = {}, {}
-    for leaf, array in arrays.items():
+    for leaf, array in given.arrays.items():
         buffer = array._buffer
         if buffer.version and buffer.leaf == leaf and buffer.value is not t.block.args[position[leaf]]:
             result_position = results.add(buffer.value)
             graph_aliases[result_position] = position[leaf]
             mutated[leaf] = result_position
     t.block.returns = results.returns
-    graph = Graph(
-        name or getattr(fn, "__name__", "f").replace("<", "").replace(">", ""),
-        t.block,
-        t.layouts,
-        t.scalars,
-        graph_aliases,
-        device,
-    )
+    graph = Graph(name or graph_name(fn), t.block, t.layouts, t.scalars, graph_aliases, t.device)
     apply_equalities(t, graph)
     return Traced(
         **t.assumptions(),
@@ -99,11 +90,16 @@ def trace(
         outs=outs,
         mutated=mutated,
         captured=[Captured(array, paths) for array, _, paths in t.captured.values()],
-        arg_leaves=arg_leaves,
+        arg_leaves=given.leaves,
         scope=scope_of(t, {id(o.value.array) for o in outs if o.kind == "outside"}),
         warnings=tuple(t.warnings),
         compares=t.compares,
     )
+
+
+def graph_name(fn) -> str:
+    """The name of a function's graphs."""
+    return getattr(fn, "__name__", "f").replace("<", "").replace(">", "")
 
 
 @dataclass
@@ -169,7 +165,7 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
     return Arguments(stand_ins, arg_leaves, arrays, objects)
 
 
-def run(fn, t: Trace, replaced: StandIns, args, kwargs):
+def run(fn, t: Trace, args, kwargs):
     """The result of ``fn`` on the stand-ins. Raises :class:`SideEffect`, with all changes undone, where ``fn`` has
     effects that must happen at every call."""
     given, shape = trees.flatten((args, kwargs))
@@ -180,7 +176,7 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     outer, refusals.last = refusals.last, None
     try:
         with in_progress(t):
-            result = replaced.of(fn)(*args, **kwargs)
+            result = t.stand_ins.of(fn)(*args, **kwargs)
     except Stop as stopped:
         problem = str(stopped)
     except BaseException as error:
@@ -188,7 +184,7 @@ def run(fn, t: Trace, replaced: StandIns, args, kwargs):
     if problem is None and refusals.last is not None and (failure is None or isinstance(failure, Exception)):
         failure = refusals.last  # the function may have caught it
     refusals.last = outer
-    written, changed = replaced.written(), before.restore()
+    written, changed = t.stand_ins.written(), before.restore()
     if failure is not None and not isinstance(failure, Exception):  # an interrupt, possibly in the middle of a copy
         raise failure
     if problem is None and t.shared:
@@ -229,9 +225,9 @@ def constant_of(t: Trace, x, objects) -> Out:
 class _Results:
     """Builds the description of a function's result from the graph's results, ``returns``."""
 
-    def __init__(self, t: Trace, arg_leaves: list[int], stand_ins: list, objects: list, copies: bool):
-        self.t, self.arg_leaves, self.objects, self.copies = t, arg_leaves, objects, copies
-        self.identity = {id(x): leaf for leaf, x in enumerate(stand_ins) if isinstance(x, TracedArray)}
+    def __init__(self, t: Trace, given: Arguments, copies: bool):
+        self.t, self.arg_leaves, self.objects, self.copies = t, given.leaves, given.objects, copies
+        self.identity = {id(x): leaf for leaf, x in enumerate(given.stand_ins) if isinstance(x, TracedArray)}
         self.returns: list[Value] = []
         self._where: dict[int, tuple[int, tuple]] = {}  # array id -> (graph result, steps)
         self._bases: dict[int, tuple[int, tuple]] = {}  # buffer id -> the result with its whole content

@@ -273,8 +273,8 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
     return (result, total) if returned else result
 
 
-def _reduction_method(function, typed: bool):
-    """``ufunc.reduce``, whose default axis is 0."""
+def reduction_method(function, typed: bool):
+    """A method of a ufunc, whose default axis is 0; ``typed``: the function takes a dtype."""
 
     def reduce(x, axis=0, dtype=None, out=None, **kwargs):
         if typed:
@@ -284,9 +284,9 @@ def _reduction_method(function, typed: bool):
     return reduce
 
 
-METHODS[np.add, "reduce"], METHODS[np.multiply, "reduce"] = (_reduction_method(f, True) for f in (sum, prod))
+METHODS[np.add, "reduce"], METHODS[np.multiply, "reduce"] = (reduction_method(f, True) for f in (sum, prod))
 METHODS |= {
-    (ufunc, "reduce"): _reduction_method(function, False)
+    (ufunc, "reduce"): reduction_method(function, False)
     for ufunc, function in ((np.maximum, max), (np.minimum, min), (np.logical_or, any_), (np.logical_and, all_))
 }
 

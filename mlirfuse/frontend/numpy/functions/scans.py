@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
-from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
+from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean, reduction_method
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, value_of
@@ -51,10 +51,6 @@ def _scan_method(row: str):
     return accumulate
 
 
-def _typed_scan_method(function):
-    return lambda a, axis=0, dtype=None, out=None: function(a, axis, dtype, out)
-
-
 def _logaddexp_accumulate(a, axis=0, dtype=None, out=None):
     x = asarray(a)
     to = dtype_of(dtype) if dtype is not None else x._value.dtype if x._value.dtype.is_float else dt.f64
@@ -62,8 +58,8 @@ def _logaddexp_accumulate(a, axis=0, dtype=None, out=None):
 
 
 METHODS |= {
-    (np.add, "accumulate"): _typed_scan_method(cumsum),
-    (np.multiply, "accumulate"): _typed_scan_method(cumprod),
+    (np.add, "accumulate"): reduction_method(cumsum, True),
+    (np.multiply, "accumulate"): reduction_method(cumprod, True),
     (np.maximum, "accumulate"): _scan_method("cummax"),
     (np.minimum, "accumulate"): _scan_method("cummin"),
     (np.logaddexp, "accumulate"): _logaddexp_accumulate,

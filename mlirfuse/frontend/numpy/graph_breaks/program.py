@@ -15,7 +15,6 @@ from mlirfuse.core import deadline
 from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
-from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.graph_breaks.session import NotSplittable, Session
 from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Read, Return, SizeOf, State, Step, Subgraph, Tree, Unknown
 from mlirfuse.frontend.numpy.programs import PythonProgram
@@ -83,10 +82,8 @@ class GraphBreakProgram(PythonProgram):
         try:
             with deadline.compiling(True):
                 return self._session(state, leaves)
-        except (NotSplittable, TooLong, SideEffect) as error:
+        except (Exception, NotSplittable, TooLong) as error:
             problem: Any = error
-        except Exception as error:
-            problem = error
         state.restore()
         self._failures += 1
         ours = not isinstance(problem, Exception) or isinstance(problem, (TraceError, UnsupportedError, CompileError))
@@ -97,12 +94,11 @@ class GraphBreakProgram(PythonProgram):
     def _session(self, state: State, leaves: list) -> Any:
         t = Trace(_MOST_OPS)
         specs = [arrays.describe(leaf) for leaf in leaves]
-        name = getattr(self.fn, "__name__", "f").replace("<", "").replace(">", "")
-        session = t.session = Session(t, self.tree, state, name)
+        session = t.session = Session(t, self.tree, state, tracing.graph_name(self.fn))
         given = tracing.stand_ins_for(t, self.fn, specs, self.structure)
         session.begin(given.leaves, given.arrays)
         args, kwargs = self.structure.unflatten(given.stand_ins)
-        returned = tracing.run(self.fn, t, t.stand_ins, args, kwargs)
+        returned = tracing.run(self.fn, t, args, kwargs)
         result = session.end(returned, lambda x: tracing.constant_of(t, x, given.objects))
         self.watch(scope_of(t, set()), {id(c.array) for c in self.tree.captured})
         return result

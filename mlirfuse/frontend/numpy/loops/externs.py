@@ -149,7 +149,8 @@ class Extern:
         """Computes the results for the operands in the words at ``place``, and writes their words there. Returns the
         arrays among them with their addresses."""
         words, floats = _block_at(place, self.words)
-        values = trees.flatten_result(self._call(self._given(words[:], floats)))[0]
+        found = self._call(self._given(words[:], floats))
+        values = trees.flatten_result(tuple(found) if isinstance(found, tuple) else found)[0]  # named ones take longer
         created = []
         for value, (first, end, kind) in zip(values, self._results_at, strict=True):
             if kind.__class__ is not ArrayType:

@@ -250,25 +250,22 @@ def extents(c, found: Any) -> list[Val]:
     return out
 
 
-def _filled(value: int):
-    def make(c, shape, dtype=None):
+def _filled_with(name: str, value: int) -> None:
+    """Registers ``np.{name}`` and ``np.{name}_like``."""
+
+    @rule(getattr(np, name))
+    def create(c, shape, dtype=None):
         kind = element_type(dtype, dt.f64)
         return arrays.filled(c.code, c.fresh_site(), kind, extents(c, shape), c.code.const(value, kind))
 
-    return make
-
-
-def _filled_like(value: int):
-    def make(c, a, dtype=None):
+    @rule(getattr(np, f"{name}_like"))
+    def create_like(c, a, dtype=None):
         kind = element_type(dtype, a.dtype)
         return arrays.filled(c.code, c.fresh_site(), kind, a.shape, c.code.const(value, kind))
 
-    return make
 
-
-# np.empty's elements are unspecified: zeros make runs reproducible.
-FUNCTIONS |= {np.zeros: _filled(0), np.empty: _filled(0), np.ones: _filled(1)}
-FUNCTIONS |= {np.zeros_like: _filled_like(0), np.empty_like: _filled_like(0), np.ones_like: _filled_like(1)}
+for _name, _value in (("zeros", 0), ("empty", 0), ("ones", 1)):  # of np.empty, so that runs are reproducible
+    _filled_with(_name, _value)
 
 
 @rule(np.full)

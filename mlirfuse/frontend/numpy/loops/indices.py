@@ -18,7 +18,6 @@ from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, require
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir.dtypes import DType
 from mlirfuse.lowering.emitter import Val
 
 # ---- index arrays
@@ -49,7 +48,7 @@ class Selection:
     """The elements of ``array`` that ``items`` select."""
 
     def __init__(self, e: Code, array: Array, items: list[Basic | Advanced]):
-        self.code, self.array = e, array
+        self.code, self.array, self.dtype = e, array, array.dtype
         self.chosen = [item for item in items if isinstance(item, Advanced)]
         self.kept = [item for item in items if isinstance(item, Basic)]
         places = [k for k, item in enumerate(items) if isinstance(item, Advanced)]
@@ -60,10 +59,6 @@ class Selection:
         kept = [item.count for item in self.kept]
         self.shape = [*kept[: self.first], *self.common, *kept[self.first :]]
         self._checked = False
-
-    @property
-    def dtype(self) -> DType:
-        return self.array.dtype
 
     def _check(self) -> None:
         """An IndexError where an index is out of range; of the first check alone."""
@@ -139,13 +134,10 @@ class Masked:
     """The elements of ``array`` where a mask over its first axes is true; ``site()`` numbers an allocation site."""
 
     def __init__(self, e: Code, array: Array, mask: Array | Lazy, site: Callable[[], int]):
-        self.code, self.array, self.mask, self.site = e, array, arrays.lazy(e, mask), site
+        self.code, self.array, self.dtype = e, array, array.dtype
+        self.mask, self.site = arrays.lazy(e, mask), site
         self._stored = mask if isinstance(mask, Array) else None
         check_mask(e, array.shape, self.mask.shape)
-
-    @property
-    def dtype(self) -> DType:
-        return self.array.dtype
 
     def _in_memory(self) -> Array:
         if self._stored is None:

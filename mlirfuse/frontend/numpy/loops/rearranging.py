@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, axis_of, element_type, extents, known, rule
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axis_of, element_type, extents, known, rule
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, Number, NumberType, Static, Tuple, require
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.elementwise import EMIT
@@ -65,11 +65,6 @@ def _reshape(c, a, shape):
     return _reshaped(c, a, [c.integer(item) for item in (shape.items if isinstance(shape, Tuple) else [shape])])
 
 
-@rule(method="reshape")
-def _reshape_method(c, a, *shape):
-    return _reshape(c, a, shape[0] if len(shape) == 1 else Tuple(list(shape)))
-
-
 @rule(np.ravel, method="ravel")
 def _ravel(c, a):
     return _reshaped(c, a, [c.code.const(-1, dt.i64)])
@@ -96,9 +91,12 @@ def transpose(c, a, axes=None):
     return _permuted(c, array, order)
 
 
-@rule(method="transpose")
-def _transpose_method(c, a, *axes):
-    return transpose(c, a, axes[0] if len(axes) == 1 else Tuple(list(axes)))
+def _of_tuple(function):
+    """A method that takes several numbers or a tuple of them."""
+    return lambda c, a, *given: function(c, a, given[0] if len(given) == 1 else Tuple(list(given)))
+
+
+METHODS |= {"reshape": _of_tuple(_reshape), "transpose": _of_tuple(transpose)}
 
 
 @rule(np.swapaxes, method="swapaxes")
