@@ -135,6 +135,20 @@ def test_what_gains_nothing_uses_the_library():
     assert kernels(gelu_of_linear, *few, mode="always") == ["matmul"]
 
 
+@pytest.mark.parametrize("others, found", [(2, "matmul"), (3, "extern")])
+def test_what_no_estimate_was_fitted_to_uses_the_library(others, found):
+    """More matrices are read than by any kernel that was measured."""
+
+    def body(x, w, *rest):
+        product = F.linear(x, w)
+        for r in rest:
+            product = product + r
+        return product
+
+    shapes = (16384, 768), (3072, 768), *[(16384, 3072)] * others
+    assert found in kernels(body, *shapes)
+
+
 def test_explain_tells_what_is_expected_of_both():
     few = (64, 768), (768, 768), (768,)
     ((name, why, _),) = segmented(gelu_of_linear, *few)[1]

@@ -306,14 +306,42 @@ def test_other_targets_and_types_run_the_library(target, dtype):
     assert [op.name for op in graph.ops] == ["matmul"]
 
 
-def test_machine_code_has_no_spills_and_asynchronous_products():
+def gate_gradients(b, dy, w, gate, up):
+    """The gradients of a gated MLP's two products: two matrices are read, two written."""
+    grad, wide_gate = b.cast(b.op("dot", dy, w), dt.f32), b.cast(gate, dt.f32)
+    sigmoid = b.op("sigmoid", wide_gate)
+    act = b.op("mul", wide_gate, sigmoid)
+    slope = b.op(
+        "add", sigmoid, b.op("mul", act, b.op("sub", b.broadcast_to(b.constant(1, dt.f32), act.shape), sigmoid))
+    )
+    of_gate = b.op("mul", b.op("mul", grad, b.cast(up, dt.f32)), slope)
+    return b.cast(b.op("mul", grad, act), dt.bf16), b.cast(of_gate, dt.bf16)
+
+
+def test_gradients_of_a_gated_mlp():
+    """By both kinds of tiles: the panels of two inputs follow each other, for each warp group's own tiles too."""
+    m, n, k = 264, 200, 136
+    shapes = (m, k), (k, n), (m, n), (m, n)
+    inputs = data(*shapes)
+    dy, w, gate, up = wide(*inputs)
+    sigmoid = 1 / (1 + np.exp(-gate))
+    grad = dy @ w
+    want = grad * gate * sigmoid, grad * up * (sigmoid + gate * sigmoid * (1 - sigmoid))
+    for own in ({"apart": False, "panels": 1}, {"apart": True, "m": 128, "n": 128, "stages": 4, "panels": 4}):
+        got = computed(graph_of(gate_gradients, *shapes), inputs, changed=lambda p, own=own: p.replaced(**own))
+        for x, y in zip(got, want, strict=True):
+            compare(x, y, BOUND["bfloat16"], "")
+
+
+@pytest.mark.parametrize("body, shapes", [(linear, [(1024,)]), (gate_gradients, [(1024, 1024)] * 2)])
+def test_machine_code_has_no_spills_and_asynchronous_products(body, shapes):
     """By NVIDIA's assembler, which warns where it serializes products."""
     tool = pytest.importorskip("cuda.pathfinder").find_nvidia_binary_utility("ptxas")
     if tool is None:
         pytest.skip("needs ptxas")
-    shapes = (1024, 512), (1024, 512), (1024,)
+    second = (1024, 512) if body is linear else (512, 1024)
     target = targets.of(HOPPER)
-    program = Program(segmented(graph_of(linear, *shapes)), target, {})
+    program = Program(segmented(graph_of(body, (1024, 512), second, *shapes)), target, {})
     for p in target.schedulers.candidates(program.steps[0].analysis, SizedCall({}, {}, target.properties)):
         text = ptx.to_ptx(target.write(program, (p,), program.slots()).tiled(), "sm_90")
         layout = params.Layout(p)

@@ -145,7 +145,10 @@ def _cost(graph: Graph, properties: DeviceProperties) -> float | None:
         if not all(isinstance(number, int) for number in amounts):
             return None
         if segment.scheduler == "matmul":
-            total += _product_us(model.Work.of(*amounts), properties)
+            work = model.Work.of(*amounts)
+            if not model.covers(work, properties):
+                return None
+            total += _product_us(work, properties)
         elif segment.scheduler != "no-op":
             total += model.elementwise_us(sum(sizes), properties)
     return total

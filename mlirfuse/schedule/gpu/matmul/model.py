@@ -70,6 +70,12 @@ def elementwise_us(nbytes: int, properties: DeviceProperties) -> float:
     return h.launch + nbytes / (h.bandwidth * properties.memory_bandwidth) * 1e6
 
 
+def covers(work: Work, properties: DeviceProperties) -> bool:
+    """Whether estimates were fitted to kernels that read and write as much for an element of the result."""
+    h = heuristics_of(properties).matmul
+    return work.read <= h.most_read and work.written <= h.most_written
+
+
 def margin(properties: DeviceProperties) -> float:
     """The share of the time that a kernel must be expected to gain."""
     return heuristics_of(properties).matmul.margin

@@ -500,6 +500,8 @@ class MatmulHeuristics:
     library_divided: float = 0.5  # of its rate, where it divides sums among multiprocessors that would be idle
     launch: float = 1.2  # of a kernel of the ops alone, besides what it moves
     bandwidth: float = 0.75  # of the memory's, that it reaches
+    most_read: float = 4.1  # bytes of an element, of other matrices: estimates were fitted to no more
+    most_written: float = 4.1
     margin: float = 0.06  # of the time that a kernel must be expected to gain: estimates are off by 5% in the mean
 
 
