@@ -226,7 +226,9 @@ class ElementEmitter(IndexRemapping):
     def _truth(self, value: Value, env: Env) -> bool | None:
         """The known value of a condition on indices, e.g. of an assignment to a slice; None if unknown."""
         op = value.op
-        if op is None or op.name not in ("logical_and", "ge", "lt") or not any(i.span for i in env.values()):
+        if op is None or op not in self.inside or op.name not in ("logical_and", "ge", "lt"):
+            return None
+        if not any(i.span for i in env.values()):
             return None
         inner = [
             self._through(op, env, [(d, d) for d in range(operand.rank)], k) for k, operand in enumerate(op.operands)
@@ -244,7 +246,7 @@ class ElementEmitter(IndexRemapping):
     def _range(self, value: Value, env: Env) -> tuple[Size, Size] | None:
         """The known least and largest value of an integer computed from indices and sizes; None if unknown."""
         op = value.op
-        if op is None or value.dtype.kind != "i":
+        if op is None or op not in self.inside or value.dtype.kind != "i":
             return None
         if op.name in ("constant", "size"):
             number = op.attrs["value"] if op.name == "size" else int(op.attrs["value"])
