@@ -167,6 +167,11 @@ def size_of(loop: list[Axis]) -> Size:
     return sz.product(a.size for a in loop)
 
 
+def points_of(loops: Iterable[list[Axis]]) -> Size:
+    """Return the number of points of a nest of loops."""
+    return sz.product(map(size_of, loops))
+
+
 def row_extents(analysis: Analysis) -> tuple[Size, Size]:
     """The numbers of points of the kept axes and of the reduced axes: of rows, and their length."""
     return sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)

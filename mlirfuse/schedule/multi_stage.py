@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeVar
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis, late_outputs
 from mlirfuse.core.errors import ScheduleError
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
-from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, Schedulers, SizedCall, require
+from mlirfuse.schedule.scheduler import EmittedKernels, KernelSpec, Scheduler, Schedulers, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 M = TypeVar("M")
@@ -65,10 +64,10 @@ class MultiStage(Scheduler[M]):
         """The parameters with one stage per phase of reductions, each chosen independently."""
         return self.in_form("phases", analysis, call)
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: M) -> EmittedKernels:
-        stage_analyses = analysis.once(self.forms[params.own.form])
-        for at, (stage, given) in enumerate(zip(stage_analyses, params.own.schedules, strict=True)):
-            yield from self.schedulers.emit(f"{name}_{at}", stage, slots, given, properties)
+    def emit(self, spec: KernelSpec) -> EmittedKernels:
+        schedules, form = spec.params.own
+        for at, (stage, given) in enumerate(zip(spec.analysis.once(self.forms[form]), schedules, strict=True)):
+            yield from self.schedulers.emit(spec._replace(name=f"{spec.name}_{at}", analysis=stage, params=given))
 
     def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
         stage_analyses = self._stages(analysis, params.own.form)

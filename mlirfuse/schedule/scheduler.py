@@ -34,6 +34,17 @@ class SizedCall(NamedTuple):
     properties: Any
 
 
+class KernelSpec(NamedTuple):
+    """What kernels are written from: their name, or its beginning if there are several; the segment or stage; the slots
+    of its tensors; its parameters; the properties of the device."""
+
+    name: str
+    analysis: Analysis
+    slots: Slots
+    params: Tiling
+    properties: Any
+
+
 EmittedKernels = Iterator[tuple[Analysis, list[Any]]]  # the kernels of a segment, or of each of its stages
 
 
@@ -72,9 +83,13 @@ class Scheduler(ABC, Generic[M]):
         None: stages are not worth measuring."""
         return None
 
-    @abstractmethod
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: M) -> EmittedKernels:
-        """Yield each stage of the segment with its kernels, whose names begin with ``name``."""
+    def kernels(self, spec: KernelSpec) -> list[Any]:
+        """The kernels of the segment, which is one stage."""
+        raise NotImplementedError
+
+    def emit(self, spec: KernelSpec) -> EmittedKernels:
+        """Yield each stage of the segment with its kernels."""
+        yield spec.analysis, self.kernels(spec)
 
     @abstractmethod
     def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
@@ -174,9 +189,9 @@ class Schedulers(Generic[M]):
         takers = [scheduler for scheduler in self.all if scheduler.takes(analysis)]
         return takers if takers == [self.multi_stage] else [s for s in takers if s is not self.multi_stage]
 
-    def emit(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: M) -> EmittedKernels:
-        """The kernels, written by the scheduler that ``params`` belong to."""
-        return self.of(params).emit(name, analysis, slots, params, properties)
+    def emit(self, spec: KernelSpec) -> EmittedKernels:
+        """The kernels, written by the scheduler that the parameters belong to."""
+        return self.of(spec.params).emit(spec)
 
     def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
         """Raise :class:`ScheduleError` with the constraint that ``params`` violate for these sizes."""

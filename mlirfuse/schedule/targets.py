@@ -18,7 +18,7 @@ from mlirfuse.lowering.host import cpu_host, gpu_host
 from mlirfuse.lowering.module import CpuKernel, GpuKernel, KernelModule, nameless
 from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.program import SegmentedProgram
-from mlirfuse.schedule.scheduler import Schedulers, SizedCall
+from mlirfuse.schedule.scheduler import KernelSpec, Schedulers, SizedCall
 from mlirfuse.schedule.serialize import Attributes
 
 STATIC_SHARED = 48 << 10  # bytes of static shared memory per block, the PTX limit
@@ -113,7 +113,8 @@ class CpuTarget(Scheduled):
         """The kernels of ``program`` for these parameters, and their host function."""
         kernels: list[CpuKernel] = []
         for step, choice in zip(program.steps, params):
-            for _, created in self.schedulers.emit(step.name, step.analysis, slots, choice, self.properties):
+            spec = KernelSpec(step.name, step.analysis, slots, choice, self.properties)
+            for _, created in self.schedulers.emit(spec):
                 kernels += created
         return KernelModule(tuple(kernels), False, self.host(kernels, slots))
 
@@ -153,7 +154,8 @@ class GpuTarget(Scheduled):
             slots.written = frozenset(written)
             stages: list[tuple[Analysis, list[GpuKernel]]] = []
             for step, choice in zip(program.steps[numbers.start : numbers.stop], params[numbers.start : numbers.stop]):
-                stages += self.schedulers.emit(step.name, step.analysis, slots, choice, self.properties)
+                spec = KernelSpec(step.name, step.analysis, slots, choice, self.properties)
+                stages += self.schedulers.emit(spec)
             for computed, created in _together(stages) if len(numbers) > 1 else _apart(stages):
                 reads = {slots.place(v) for stage in computed for v in stage.inputs if v not in stage.passed_on}
                 writes = {

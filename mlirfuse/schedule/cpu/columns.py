@@ -14,24 +14,22 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, points_of, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensation_interval, rounds
-from mlirfuse.schedule.cpu.extents import apart, column_extents, parts, runs_across
+from mlirfuse.schedule.cpu.extents import apart, column_extents, one_pass, parts, runs_across
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, rows_grain, store_all
 from mlirfuse.schedule.cpu.packed import Packed
-from mlirfuse.schedule.cpu.rows import stages
+from mlirfuse.schedule.cpu.rows import invariant_by_phase, stages
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
-from mlirfuse.schedule.scheduler import SizedCall, Sizes, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, require
 from mlirfuse.schedule.tiling import Tiling
 
 BLOCK_ROWS = 256  # rows summed in registers as one block
@@ -64,10 +62,9 @@ class CpuColumns(CpuScheduler):
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics, host = heuristics_of(call.properties), call.properties
         kept, reduced, width, height = analysis.values(column_extents, call.sizes)
-        full, _ = analysis.once(late_outputs)
         in_registers = Tiling("columns", split=0)
-        if full or len(analysis.phases) > 1:
-            streamed, extent = streams(analysis, full, call), apart(analysis, call.sizes)
+        if not analysis.once(one_pass):
+            streamed, extent = streams(analysis, call), apart(analysis, call.sizes)
             persistent = 0 < _stash_bytes(analysis, reduced, host) <= heuristics.rows.stash_bytes
             yield in_registers._replace(streamed=streamed, extent=extent, persistent=persistent)
             return
@@ -83,31 +80,27 @@ class CpuColumns(CpuScheduler):
 
     def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are too few blocks of columns for all threads."""
-        full, _ = analysis.once(late_outputs)
-        if not full and len(analysis.phases) == 1:
+        if analysis.once(one_pass):
             return None
         kept, reduced, width, _ = analysis.values(column_extents, call.sizes)
         blocks = kept // width * -(-width // (lanes_of(analysis, call.properties) * block_vectors(analysis)))
         tasks = heuristics_of(call.properties).tasks
         return blocks < tasks.tasks_a_thread * call.properties.threads and kept * reduced >= tasks.shared // 8
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        if p.split == 0:
-            return [_InRegisters(name, analysis, slots, p, host).emit()]
-        together = _together(analysis, p, host)
-        first = _Reduction(name, analysis, slots, p, host).emit()
-        return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host, together)]
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        if spec.params.split == 0:
+            return [_InRegisters(spec).emit()]
+        together = _together(spec.analysis, spec.params, spec.properties)
+        return [_Reduction(spec).emit(), partial.finish(spec, together)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         heuristics, host = heuristics_of(call.properties), call.properties
-        full, _ = analysis.once(late_outputs)
         _, reduced, width, height = analysis.values(column_extents, call.sizes)
-        several = bool(full) or len(analysis.phases) > 1
         p.must("split", p.split >= 0, "must not be negative")
         compensated = p.compensation_interval > 0 or not _needs_compensation(analysis, p, call)
         p.must("compensation_interval", compensated, "sums of so many rows need compensated totals")
-        single = not several or p.split == 0
-        p.must("split", single, "must be 0 for columns with several passes or full-size outputs")
+        once = analysis.once(one_pass)
+        p.must("split", once or p.split == 0, "must be 0 for columns with several passes or full-size outputs")
         p.must("coalesced_rows", p.coalesced_rows in (0, 1), "must be 0 or 1")
         short = f"needs several rows of fewer than {heuristics.tasks.short} elements, and split > 0"
         p.must("coalesced_rows", p.coalesced_rows == 1 or (folds((height, width), host) and p.split > 0), short)
@@ -115,10 +108,9 @@ class CpuColumns(CpuScheduler):
         require(p.extent == 0 or p.split == 0, "extent: needs accumulators in registers (split = 0)")
         if p.persistent:
             nbytes, most = _stash_bytes(analysis, reduced, host), heuristics.rows.stash_bytes
-            require(several and p.split == 0, "persistent: needs several passes, with accumulators in registers")
+            require(not once and p.split == 0, "persistent: needs several passes, with accumulators in registers")
             require(nbytes <= most, f"persistent: {nbytes} bytes are more than {most}")
-        if p.streamed:
-            check_streamed(analysis, full, call)
+        check_streamed(p, analysis, call)
 
 
 def _stash_bytes(analysis: Analysis, rows: int, host: HostProperties) -> int:
@@ -163,13 +155,14 @@ class _Reduction(CpuBody):
     """The kernel that accumulates the parts. A task adds a part of the rows of a strip of columns to its accumulators,
     which are in memory."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        super().__init__(name, analysis, slots, host)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, params, host = spec.analysis, spec.params, spec.properties
         self.split = params.split
         (self.phase,) = analysis.phases
         *self.outer, self.inner = analysis.loops(analysis.kept)
         self.loops = analysis.loops(analysis.reduced)
-        self.kept = sz.product(a.size for a in analysis.kept)
+        self.kept = size_of(analysis.kept)
         self.columns, self.together = size_of(self.inner), _together(analysis, params, host)
         self.memories = partial.buffers(self, self.phase, self.kept, sz.mul(self.split, self.together))
         self.at_once = _at_once(analysis, host)
@@ -190,7 +183,7 @@ class _Reduction(CpuBody):
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), self.stretches, self.split)
+        tasks = sz.mul(points_of(self.outer), self.stretches, self.split)
         return self.kernel(self.task, tasks, 1)
 
     def task(self, index: Val) -> None:
@@ -299,9 +292,9 @@ class _Strip(NamedTuple):
 class _InRegisters(CpuBody):
     """The kernel for blocks of columns with accumulators in registers."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        self.full, self.small = late_outputs(analysis)
-        super().__init__(name, analysis, slots, host, self.full if params.streamed else ())
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, params, host = spec.analysis, spec.params, spec.properties
         *self.outer, self.inner = analysis.loops(analysis.kept)
         self.loops = loops = analysis.loops(analysis.reduced)
         if params.extent:
@@ -309,14 +302,15 @@ class _InRegisters(CpuBody):
         self.unroll, self.compensated = block_vectors(analysis), bool(params.compensation_interval)
         self.block, self.columns = self.lanes * self.unroll, size_of(self.inner)
         self.number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
-        self.rows, self.invariant = sz.product(a.size for a in analysis.reduced), _invariant(analysis)
+        self.rows = size_of(analysis.reduced)
+        self.invariant = [v for values in invariant_by_phase(analysis)[1:] for v in values]
         passes = stages(analysis, heuristics_of(host).rows.stash) if params.persistent else ()
         kept = [(at, value) for at, stage in enumerate(passes) for value in stage.kept]
         self.stash = Stash(self, kept, sz.mul(self.rows, self.block), self._in_stash)
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), sz.ceildiv(self.columns, self.block))
+        tasks = sz.mul(points_of(self.outer), sz.ceildiv(self.columns, self.block))
         return self.kernel(self.task, tasks, rows_grain(sz.mul(self.rows, self.block), self.host))
 
     def task(self, index: Val) -> None:
@@ -385,15 +379,6 @@ class _InRegisters(CpuBody):
         """Where the stash has the ``u``-th vector of a row's columns."""
         row = self.k.scalar(self.linear(env, self.loops).base)
         return self.e.add(self.e.mul(row, self.block), u * self.lanes)
-
-
-def _invariant(analysis: Analysis) -> list[Value]:
-    """Values that depend on the reductions but do not vary along the rows."""
-    reduced = set(analysis.reduced)
-    late = analysis.late_values()
-    found = [v for op in analysis.ops for v in op.results if v in late and not reduced & set(analysis.axes.flat(v))]
-    bound = {op.result for phase in analysis.phases for op in phase}
-    return [v for v in found if v not in bound]
 
 
 def block_vectors(analysis: Analysis) -> int:

@@ -16,6 +16,11 @@ def parts(host: HostProperties) -> int:
     return min(tasks.parts_per_thread * host.threads, tasks.most_parts)
 
 
+def one_pass(analysis: Analysis) -> bool:
+    """Whether rows or columns are only reduced, in one phase, without full-size outputs."""
+    return len(analysis.phases) == 1 and not late_outputs(analysis)[0]
+
+
 def runs_across(analysis: Analysis, call: SizedCall) -> bool:
     """Whether vectors run across the reduced axes: along contiguous memory, or across short rows."""
     return is_outer(analysis, call.sizes) or _across_short_rows(analysis, call)

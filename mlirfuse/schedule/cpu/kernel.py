@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
@@ -22,9 +22,10 @@ from mlirfuse.lowering.elementwise import EMIT
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Flat, Index, Memory
 from mlirfuse.lowering.module import CpuKernel
-from mlirfuse.lowering.slots import CpuArguments, Slots
+from mlirfuse.lowering.slots import CpuArguments
 from mlirfuse.schedule.body import Body, Loops
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
+from mlirfuse.schedule.scheduler import KernelSpec
 
 I64 = dt.i64
 
@@ -89,16 +90,17 @@ class CpuBody(Body):
 
     k: Elements
 
-    def __init__(
-        self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, streamed=(), prefetch: int = 0
-    ):
-        self.name, self.analysis, self.host, self.index = name, analysis, host, I64
+    def __init__(self, spec: KernelSpec, prefetch: int = 0):
+        self.name, self.analysis, slots, self.p, self.host = spec
+        analysis, host, self.index = self.analysis, self.host, I64
+        self.full, self.small = late_outputs(analysis)
+        streamed = full_outputs(analysis) if self.p.streamed else ()
         self.e = Emitter("cpu", host.features)
         self.args = args = CpuArguments(self.e, slots, I64)
         self.e.depth, self.lanes = 2, lanes_of(analysis, host)
         memories = {value: self.memory(value) for value in analysis.inputs + analysis.outputs}
         given = analysis.axes, memories, args.size, I64, set(analysis.ops), args.scalar
-        self.k = Elements(name, self.e, *given, reports=args.reports, streamed=streamed, prefetch=prefetch)
+        self.k = Elements(self.name, self.e, *given, reports=args.reports, streamed=streamed, prefetch=prefetch)
         for value, strides in analysis.results.items():
             self.k.copies[value] = Memory(args.place(value), strides, value.dtype, value.dtype.bytes)
 
@@ -309,6 +311,11 @@ class Stash:
         for computed, value, memory in self.buffers:
             for u, env in enumerate(envs, first) if computed < at else ():
                 body.k.bind(value, env, body.get(memory, self.offset(env, u), value.dtype.compute, body.lanes))
+
+
+def full_outputs(analysis: Analysis) -> list[Value]:
+    """The outputs over the whole domain: those with a reduced axis, or all if there is none."""
+    return late_outputs(analysis)[0] if analysis.reduced else analysis.outputs
 
 
 def lanes_of(analysis: Analysis, host: HostProperties) -> int:

@@ -3,8 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import HostProperties
+from mlirfuse.analysis.phases import points_of, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.sizes import Size
@@ -12,8 +11,8 @@ from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Memory
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, rows_grain, store_all
+from mlirfuse.schedule.scheduler import KernelSpec
 
 
 def buffers(body: CpuBody, phase: list[Op], kept: Size, partials: Size) -> list[list[Memory]]:
@@ -38,16 +37,14 @@ def save(body: CpuBody, memories: list[list[Memory]], offset, vals) -> None:
         body.put(memory, offset, val)
 
 
-def finish(
-    name: str, analysis: Analysis, slots: Slots, split: int, host: HostProperties, together: Size = 1
-) -> CpuKernel:
+def finish(spec: KernelSpec, together: Size = 1) -> CpuKernel:
     """The kernel that combines partial accumulators and computes everything that depends on them. A task is a point of
     the outer kept loops, and iterates over the innermost one in vectors.
 
     The partial accumulators are [split, outer kept loops, together, innermost kept loop]."""
-    body = CpuBody(name, analysis, slots, host)
+    body, analysis, split = CpuBody(spec._replace(name=f"{spec.name}_finish")), spec.analysis, spec.params.split
     e, loops, (phase,), many = body.e, analysis.loops(analysis.kept), analysis.phases, together != 1
-    kept, columns = sz.product(a.size for a in analysis.kept), size_of(loops[-1]) if loops else 1
+    kept, columns = size_of(analysis.kept), size_of(loops[-1]) if loops else 1
     memories = buffers(body, phase, kept, sz.mul(split, together))
     body.lanes = lanes = body.lanes if loops else 1
 
@@ -83,5 +80,5 @@ def finish(
 
         body.vectors(body.constant(0), body.size(columns), lanes, [], step)
 
-    outer = sz.product(size_of(loop) for loop in loops[:-1])
-    return body.kernel(task, outer, rows_grain(sz.mul(columns, split, together), host))
+    outer = points_of(loops[:-1])
+    return body.kernel(task, outer, rows_grain(sz.mul(columns, split, together), body.host))

@@ -11,19 +11,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis, depends_on, kept_extents, size_of
-from mlirfuse.core.device_properties import HostProperties
+from mlirfuse.analysis.phases import Analysis, depends_on, kept_extents, points_of, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.body import Loops
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.packed import Packed, gathered
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, output_bytes, streams
-from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
 TOGETHER = 4  # rows that share what gathers need
@@ -47,7 +45,7 @@ def _flattens(analysis: Analysis, call: SizedCall) -> int:
     caches: there the masked stores of a row's tail take two or three times as long as full ones."""
     if can_flatten(analysis, call, 1):
         return 1
-    far = output_bytes(analysis, analysis.outputs, call.sizes) > call.properties.own_cache * call.properties.threads
+    far = output_bytes(analysis, call) > call.properties.own_cache * call.properties.threads
     if not far or not can_flatten(analysis, call, 2) or not analysis.once(_without_gathers):
         return 0
     return 2 if analysis.values(kept_extents, call.sizes)[-1] % lanes_of(analysis, call.properties) else 0
@@ -82,12 +80,13 @@ class Pointwise(CpuScheduler):
             sides = _sides(analysis, call)
             yield Tiling("pointwise", vectors_per_thread=vectors, rows_per_thread=sides, coalesced_rows=0)
             return
-        yield Tiling("pointwise", streamed=streams(analysis, analysis.outputs, call))
+        yield Tiling("pointwise", streamed=streams(analysis, call))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        analysis, p, host = spec.analysis, spec.params, spec.properties
         heuristics = heuristics_of(host).pointwise
         prefetch = heuristics.ahead if sum(op.row.indexed for op in analysis.ops) >= heuristics.positions else 0
-        body = CpuBody(name, analysis, slots, host, analysis.outputs if p.streamed else (), prefetch)
+        body = CpuBody(spec, prefetch)
         loops = analysis.loops(analysis.kept)
         if not loops:
             return [body.kernel(lambda index: store_all(body, analysis.outputs, [{}], []), 1, 1)]
@@ -99,8 +98,7 @@ class Pointwise(CpuScheduler):
         p.must("coalesced_rows", bool(fits), "needs rows shorter than its vectors, and streamed = false")
         most = MOST_SIDES if not p.coalesced_rows and len(analysis.loops(analysis.kept)) > 2 else 1
         p.must("rows_per_thread", 1 <= p.rows_per_thread <= most, f"must be from 1 to {most}")
-        if p.streamed:
-            check_streamed(analysis, analysis.outputs, call)
+        check_streamed(p, analysis, call)
 
 
 def _sides(analysis: Analysis, call: SizedCall) -> int:
@@ -170,7 +168,7 @@ def _tiles(body: CpuBody, loops: Loops, params: Tiling) -> CpuKernel:
 
         body.loop(top, bottom, together, [], lines)
 
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), beside, down, across)
+    tasks = sz.mul(points_of(outer), beside, down, across)
     return body.kernel(task, tasks, rows_grain(sz.mul(height, width, sides), body.host))
 
 

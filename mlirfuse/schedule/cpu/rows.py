@@ -26,14 +26,13 @@ from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu import partial
 from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, compensation_interval, rounds
-from mlirfuse.schedule.cpu.extents import parts, runs_across
+from mlirfuse.schedule.cpu.extents import one_pass, parts, runs_across
 from mlirfuse.schedule.cpu.heuristics import RowHeuristics, heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
-from mlirfuse.schedule.scheduler import SizedCall, Sizes, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, require
 from mlirfuse.schedule.tiling import Tiling
 
 BLOCK_VECTORS = 64
@@ -102,9 +101,8 @@ class CpuRows(CpuScheduler):
             return
         heuristics = heuristics_of(call.properties).rows
         kept, reduced = analysis.values(row_extents, call.sizes)
-        full, _ = analysis.once(late_outputs)
         vectors = math.ceil(reduced / lanes_of(analysis, call.properties))
-        split = not full and _few(kept, reduced, call.properties) and len(analysis.phases) == 1
+        split = analysis.once(one_pass) and _few(kept, reduced, call.properties)
         if not split and vectors <= heuristics.in_registers and len(analysis.loops(analysis.reduced)) == 1:
             yield Tiling("rows", vectors_per_thread=1 << (vectors - 1).bit_length())
             return
@@ -114,33 +112,29 @@ class CpuRows(CpuScheduler):
             yield p._replace(split=parts(call.properties))
             return
         persistent = 0 < reduced * _stash_bytes(analysis, heuristics) <= heuristics.stash_bytes
-        yield p._replace(persistent=persistent, streamed=streams(analysis, full, call))
+        yield p._replace(persistent=persistent, streamed=streams(analysis, call))
 
     def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are too few rows for all threads."""
-        full, _ = analysis.once(late_outputs)
-        if not full and len(analysis.phases) == 1:
+        if analysis.once(one_pass):
             return None
         kept, reduced = analysis.values(row_extents, call.sizes)
-        return kept * reduced >= 2 * heuristics_of(call.properties).tasks.shared and _few(
-            kept, reduced, call.properties
-        )
+        much = kept * reduced >= 2 * heuristics_of(call.properties).tasks.shared
+        return much and _few(kept, reduced, call.properties)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        if p.split > 1:
-            first = _split_rows(name, analysis, slots, p, host)
-            return [first, partial.finish(f"{name}_finish", analysis, slots, p.split, host)]
-        return [(_register_rows if p.vectors_per_thread else _long_rows)(name, analysis, slots, p, host)]
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        if spec.params.split > 1:
+            return [_split_rows(spec), partial.finish(spec)]
+        return [(_register_rows if spec.params.vectors_per_thread else _long_rows)(spec)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         heuristics = heuristics_of(call.properties).rows
-        full, _ = analysis.once(late_outputs)
         _, reduced = analysis.values(row_extents, call.sizes)
         p.must("split", p.split >= 1, "at least 1")
         compensated = p.compensation_interval > 0 or not needs_compensation(analysis, call)
         p.must("compensation_interval", compensated, f"sums of {reduced} elements need one")
-        simple = not full and len(analysis.phases) == 1
-        p.must("split", simple or p.split == 1, "not for rows with several passes or full-size outputs")
+        alone = p.split == 1 or analysis.once(one_pass)
+        p.must("split", alone, "not for rows with several passes or full-size outputs")
         again = not p.unmasked or can_visit_again(analysis, call)
         p.must("unmasked", again, "not for sums, nor for rows shorter than the vectors in flight")
         p.excludes("split", "vectors_per_thread", "persistent", "streamed")
@@ -154,8 +148,7 @@ class CpuRows(CpuScheduler):
         nbytes = reduced * _stash_bytes(analysis, heuristics) if p.persistent else 0
         fits = nbytes <= heuristics.stash_bytes
         require(fits, f"persistent: a row needs {nbytes} bytes, more than {heuristics.stash_bytes}")
-        if p.streamed:
-            check_streamed(analysis, full, call)
+        check_streamed(p, analysis, call)
 
 
 def needs_compensation(analysis: Analysis, call: SizedCall) -> bool:
@@ -211,13 +204,13 @@ def _stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
 class RowsBody(CpuBody):
     """A CPU kernel body with loops over a row."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, p: Tiling):
-        self.full, self.small = late_outputs(analysis)
-        super().__init__(name, analysis, slots, host, self.full if p.streamed else ())
-        self.p, self.loops, self.invariant = p, analysis.loops(analysis.reduced), _invariant(analysis)
-        self.stages = stages(analysis, heuristics_of(host).rows.stash if p.persistent else None)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis = spec.analysis
+        self.loops, self.invariant = analysis.loops(analysis.reduced), invariant_by_phase(analysis)
+        self.stages = stages(analysis, heuristics_of(self.host).rows.stash if self.p.persistent else None)
         kept = [(at, value) for at, stage in enumerate(self.stages) for value in stage.kept]
-        self.length = sz.product(a.size for a in analysis.reduced)
+        self.length = size_of(analysis.reduced)
         self.stash = Stash(self, kept, self.length, self._index_in_row)
 
     def row(self, index: Val) -> Env:
@@ -226,7 +219,7 @@ class RowsBody(CpuBody):
 
     def rows(self, task: Callable[[Val], object]) -> CpuKernel:
         """The finished kernel, whose tasks are rows."""
-        return self.kernel(task, sz.product(a.size for a in self.analysis.kept), rows_grain(self.length, self.host))
+        return self.kernel(task, size_of(self.analysis.kept), rows_grain(self.length, self.host))
 
     def over(self, env: Env, at: int, carried, step, bounds=None, blocks: CarriedBlocks | None = None) -> list[Val]:
         """Run ``step(envs, mask, carried)`` for stage ``at`` over the row, with the innermost loop in vectors;
@@ -312,7 +305,7 @@ class RowsBody(CpuBody):
         return self.k.scalar(self.linear(env, self.loops).base)
 
 
-def _invariant(analysis: Analysis) -> list[list[Value]]:
+def invariant_by_phase(analysis: Analysis) -> list[list[Value]]:
     """For each phase, and for the final pass, the values that do not vary along the row and depend on the phase before
     it."""
     varying = depends_on(analysis, analysis.reduced)
@@ -328,9 +321,9 @@ def _invariant(analysis: Analysis) -> list[list[Value]]:
     return out
 
 
-def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
+def _long_rows(spec: KernelSpec) -> CpuKernel:
     """The kernel for rows that are passed over in memory."""
-    body = RowsBody(name, analysis, slots, host, params)
+    body, analysis = RowsBody(spec), spec.analysis
 
     def task(index: Val) -> None:
         env = body.row(index)
@@ -343,11 +336,11 @@ def _long_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host
     return body.rows(task)
 
 
-def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
+def _register_rows(spec: KernelSpec) -> CpuKernel:
     """The kernel for register-resident rows of one loop: each element is loaded and computed once."""
-    body = RowsBody(name, analysis, slots, host, params)
+    body, analysis = RowsBody(spec), spec.analysis
     e, k, lanes, (loop,) = body.e, body.k, body.lanes, body.loops
-    starts = range(0, params.vectors_per_thread * lanes, lanes)
+    starts = range(0, body.p.vectors_per_thread * lanes, lanes)
     masks = [body.below(e.sub(body.size(size_of(loop)), start), lanes) for start in starts]
 
     def row_of(op: Op, env: Env, mask: Val) -> tuple:
@@ -370,14 +363,14 @@ def _register_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, 
     return body.rows(task)
 
 
-def _split_rows(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
+def _split_rows(spec: KernelSpec) -> CpuKernel:
     """The kernel for parts of rows: a task stores the accumulators of one part in the workspace."""
-    body, split = RowsBody(name, analysis, slots, host, params), params.split
-    (phase,) = analysis.phases
+    body, split = RowsBody(spec), spec.params.split
+    (phase,) = spec.analysis.phases
     first = size_of(body.loops[0])
     unit = body.lanes if len(body.loops) == 1 else 1
     length = sz.mul(sz.ceildiv(first, split * unit), unit)
-    kept = sz.product(a.size for a in analysis.kept)
+    kept = size_of(spec.analysis.kept)
     buffers = partial.buffers(body, phase, kept, split)
 
     def task(index: Val) -> None:

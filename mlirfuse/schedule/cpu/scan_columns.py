@@ -6,17 +6,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, is_outer, late_outputs, size_of
-from mlirfuse.core.device_properties import HostProperties
+from mlirfuse.analysis.phases import Analysis, is_outer, points_of, size_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, rows_grain, store_all
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
-from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
 STATES = 8  # vectors of states in registers: half of those that AVX-512 has left beside temporaries
@@ -35,20 +33,17 @@ class ScanColumns(CpuScheduler):
         if across_scanned_rows(analysis, call):
             yield Tiling("scan_columns")
         elif is_outer(analysis, call.sizes):
-            full, _ = analysis.once(late_outputs)
-            yield Tiling("scan_columns", streamed=streams(analysis, full, call))
+            yield Tiling("scan_columns", streamed=streams(analysis, call))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return [_columns(name, analysis, slots, p, host)]
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        return [_columns(spec)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        if p.streamed:
-            check_streamed(analysis, analysis.once(late_outputs)[0], call)
+        check_streamed(p, analysis, call)
 
 
-def _columns(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties) -> CpuKernel:
-    full, small = late_outputs(analysis)
-    body = CpuBody(name, analysis, slots, host, full if params.streamed else ())
+def _columns(spec: KernelSpec) -> CpuKernel:
+    body, analysis = CpuBody(spec), spec.analysis
     e, k, scans, lanes = body.e, body.k, analysis.scans, body.lanes
     reverse = bool(scans[0].attrs["reverse"])
     *outer, inner = analysis.loops(analysis.kept)
@@ -66,13 +61,13 @@ def _columns(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: 
                 state = sc.combine(e, op, state, sc.element(e, op, k.operands(op, here), lanes))
                 k.bind(op.result, here, sc.result(e, op, state))
                 following += state
-            store_all(body, full, envs, analysis.domain)
+            store_all(body, body.full, envs, analysis.domain)
             return following
 
         nothing = [v for _ in starts for v in body.nothing_scanned(lanes)]
         body.nest(env, analysis.loops(analysis.reduced), nothing, visit, reverse)
-        for start in starts if small else ():
-            store_all(body, small, [body.placed(env, inner, start)], analysis.kept)
+        for start in starts if body.small else ():
+            store_all(body, body.small, [body.placed(env, inner, start)], analysis.kept)
 
     def task(index: Val) -> None:
         env, low, high = body.block_of(outer, index, columns, block)
@@ -82,6 +77,6 @@ def _columns(name: str, analysis: Analysis, slots: Slots, params: Tiling, host: 
 
         body.vectors(low, high, lanes, [], step, vectors)
 
-    rows = sz.product(a.size for a in analysis.reduced)
-    tasks = sz.mul(sz.product(size_of(loop) for loop in outer), sz.ceildiv(columns, block))
-    return body.kernel(task, tasks, rows_grain(sz.mul(rows, block), host))
+    rows = size_of(analysis.reduced)
+    tasks = sz.mul(points_of(outer), sz.ceildiv(columns, block))
+    return body.kernel(task, tasks, rows_grain(sz.mul(rows, block), body.host))

@@ -17,13 +17,12 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import column_extents, parts
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream_line, check_aligned, past_caches
-from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.cpu.scheduler import UNALIGNED, CpuScheduler, can_stream_line, past_caches
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 
@@ -45,15 +44,14 @@ class ScanFewColumns(CpuScheduler):
         lanes = lanes_of(analysis, call.properties)
         if lanes % columns and lanes <= heuristics.columns.turned * columns:
             return
-        full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, call) and _can_stream(analysis, call)
+        streamed = past_caches(analysis, call) and _can_stream(analysis, call)
         p, many = Tiling("scan_few_columns", streamed=streamed, extent=columns), 4 * heuristics.tasks.shared
         if kept // columns < threads and kept * rows >= many and analysis.once(can_split):
             yield p._replace(split=parts(call.properties))
         yield p
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return kernels(name, p.split, lambda name: _FewColumns(name, analysis, slots, host, p))
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        return kernels(spec, _FewColumns)
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, _, columns, _ = analysis.values(column_extents, call.sizes)
@@ -61,8 +59,7 @@ class ScanFewColumns(CpuScheduler):
         p.must("extent", _fits(analysis, columns, call.properties), "must be from 2 to a vector's lanes")
         p.must("split", p.split >= 1, "at least one part")
         p.must("split", p.split == 1 or analysis.once(can_split), "not for scans of scans")
-        if p.streamed:
-            check_aligned(_can_stream(analysis, call))
+        require(not p.streamed or _can_stream(analysis, call), UNALIGNED)
 
 
 def _fits(analysis: Analysis, columns: int, host: HostProperties) -> bool:
@@ -70,8 +67,7 @@ def _fits(analysis: Analysis, columns: int, host: HostProperties) -> bool:
 
 
 def _can_stream(analysis: Analysis, call: SizedCall) -> bool:
-    full, _ = analysis.once(late_outputs)
-    return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, full, call)
+    return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, call)
 
 
 def _is_one_row(analysis: Analysis) -> bool:
@@ -91,12 +87,13 @@ def _is_one_row(analysis: Analysis) -> bool:
 class _FewColumns(ScannedRows):
     """The kernel body with a loop over all rows as one."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Tiling):
-        super().__init__(name, analysis, slots, host, params)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, columns = spec.analysis, self.p.extent
         *self.around, self.inner = analysis.loops(analysis.kept)
-        self.columns, self.invariant = params.extent, [[]]
-        self.unit, self.kept_lanes = math.lcm(self.lanes, params.extent), self.lanes
-        self.steps = [n * params.extent for n in self.steps if n * params.extent < self.lanes]
+        self.columns, self.invariant = columns, [[]]
+        self.unit, self.kept_lanes = math.lcm(self.lanes, columns), self.lanes
+        self.steps = [n * columns for n in self.steps if n * columns < self.lanes]
 
     def extent(self, depth: int) -> sz.Size:
         return sz.mul(size_of(self.loops[0]), self.columns)

@@ -12,22 +12,21 @@ another scans the parts, each starting from the combined states of the parts bef
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, apart, is_outer, late_outputs, row_extents, size_of
+from mlirfuse.analysis.phases import Analysis, apart, is_outer, points_of, row_extents, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Env, Flat, Index, Memory
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
-from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 
@@ -44,8 +43,7 @@ class ScanRows(CpuScheduler):
         if is_outer(analysis, call.sizes) or across_scanned_rows(analysis, call):
             return
         kept, length = analysis.values(row_extents, call.sizes)
-        full, _ = analysis.once(late_outputs)
-        streamed = streams(analysis, full, call)
+        streamed = streams(analysis, call)
         few = kept < call.properties.threads and kept * length >= 4 * heuristics_of(call.properties).tasks.shared
         if analysis.phases and (
             few or needs_compensation(analysis, call) or not _cached(analysis, length, call.properties)
@@ -55,8 +53,8 @@ class ScanRows(CpuScheduler):
             yield Tiling("scan_rows", split=parts(call.properties), streamed=streamed)
         yield Tiling("scan_rows", streamed=streamed)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return kernels(name, p.split, lambda name: ScannedRows(name, analysis, slots, host, p))
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        return kernels(spec, ScannedRows)
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         p.must("split", p.split >= 1, "at least one part")
@@ -64,8 +62,7 @@ class ScanRows(CpuScheduler):
         p.must("split", alone, "not for scans of scans, with reductions, or for rows of several loops")
         short = not analysis.phases or not needs_compensation(analysis, call)
         require(short, "rows are too long: sums of so many elements need a kernel of their own (multi_stage)")
-        if p.streamed:
-            check_streamed(analysis, analysis.once(late_outputs)[0], call)
+        check_streamed(p, analysis, call)
 
 
 def can_split(analysis: Analysis) -> bool:
@@ -83,10 +80,10 @@ def _along(analysis: Analysis) -> list[Value]:
     return [v for v in analysis.inputs if set(analysis.reduced) & set(analysis.axes.flat(v))]
 
 
-def kernels(name: str, split: int, body_of: Callable[[str], ScannedRows]) -> list[CpuKernel]:
-    """The kernels of scans in ``split`` parts. ``body_of`` makes a new body from a kernel name."""
-    states = [_states(body_of(f"{name}_states"))] if split > 1 else []
-    return [*states, _rows(body_of(name))]
+def kernels(spec: KernelSpec, body: type[ScannedRows]) -> list[CpuKernel]:
+    """The kernels of scans, whose bodies are of the class ``body``: two if rows are split."""
+    states = [_states(body(spec._replace(name=f"{spec.name}_states")))] if spec.params.split > 1 else []
+    return [*states, _rows(body(spec))]
 
 
 class ScannedRows(RowsBody):
@@ -95,9 +92,10 @@ class ScannedRows(RowsBody):
     ``around``: the loops over rows. ``unit``: the length of parts is a multiple of it. ``steps``: the lane distances at
     which a vector is scanned. ``kept_lanes``: lanes of a state in the workspace."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, p: Tiling):
-        super().__init__(name, analysis, slots, host, p)
-        self.scans, self.unroll, self.split = analysis.scans, unroll_for(cost_of(analysis)), p.split
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis = spec.analysis
+        self.scans, self.unroll, self.split = analysis.scans, unroll_for(cost_of(analysis)), self.p.split
         self.reverse = bool(self.scans[0].attrs["reverse"])
         self.around, self.unit, self.kept_lanes = analysis.loops(analysis.kept), self.lanes, 1
         self.steps = [1 << n for n in range(self.lanes.bit_length() - 1)]
@@ -105,7 +103,7 @@ class ScannedRows(RowsBody):
     @property
     def number(self) -> sz.Size:
         """The number of rows."""
-        return sz.product(size_of(loop) for loop in self.around)
+        return points_of(self.around)
 
     def extent(self, depth: int) -> sz.Size:
         """The extent of the loop at this depth."""

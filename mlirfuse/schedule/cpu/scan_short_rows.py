@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_outputs, size_of
-from mlirfuse.core.device_properties import HostProperties
+from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_outputs, points_of, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.extents import column_extents
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
 from mlirfuse.schedule.cpu.scan_rows import before
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 I64 = dt.i64
@@ -42,13 +40,12 @@ class ScanShortRows(CpuScheduler):
         lanes, least = lanes_of(analysis, call.properties), heuristics_of(call.properties).columns.across_rows
         if is_outer(analysis, call.sizes) or not 1 < length <= lanes or width < least:
             return
-        full, _ = analysis.once(late_outputs)
-        streamed = past_caches(analysis, full, call) and _can_stream(analysis, length, call)
+        streamed = past_caches(analysis, call) and _can_stream(analysis, length, call)
         extent = length if length <= lanes // 2 or length == lanes else 0
         yield Tiling("scan_short_rows", extent=extent, streamed=streamed)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return [_Kernel(name, analysis, slots, p, host).emit()]
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        return [_Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, length, _, _ = analysis.values(column_extents, call.sizes)
@@ -74,18 +71,16 @@ def _adjacent_rows(analysis: Analysis) -> bool:
 
 def _can_stream(analysis: Analysis, length: int, call: SizedCall) -> bool:
     """Whether every vector of full-size outputs is unmasked and aligned for non-temporal stores."""
-    full, _ = analysis.once(late_outputs)
     unmasked = lanes_of(analysis, call.properties) % length == 0 and len(analysis.loops(analysis.kept)) == 1
-    return unmasked and can_stream_line(analysis, full, call)
+    return unmasked and can_stream_line(analysis, call)
 
 
 class _Kernel(CpuBody):
     """The kernel of a segment. A task is a tile of rows."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        self.full, self.small = late_outputs(analysis)
-        super().__init__(name, analysis, slots, host, self.full if params.streamed else ())
-        e, lanes, extent = self.e, self.lanes, params.extent
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, e, lanes, extent = spec.analysis, self.e, self.lanes, self.p.extent
         *self.around, self.outer = analysis.loops(analysis.kept)
         (self.inner,) = analysis.loops(analysis.reduced)
         self.extent, self.rows, self.length = extent, size_of(self.outer), extent or size_of(self.inner)
@@ -100,13 +95,13 @@ class _Kernel(CpuBody):
         self.same = _same_in_all_rows(analysis, self.outer)
         self.of_row = _of_rows(analysis, self.outer, self.inner)
         self.steps = [1 << n for n in range(((extent or lanes) - 1).bit_length())]
-        tile = heuristics_of(host).tasks.tile
+        tile = heuristics_of(self.host).tasks.tile
         # Rows of a task: a multiple of a vector also for outputs with one element per row.
         self.height = -(-tile // (extent or lanes) // lanes) * lanes
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        tasks = sz.mul(sz.product(size_of(loop) for loop in self.around), sz.ceildiv(self.rows, self.height))
+        tasks = sz.mul(points_of(self.around), sz.ceildiv(self.rows, self.height))
         elements = sz.mul(sz.minimum(self.rows, self.height), self.length)
         return self.kernel(self.task, tasks, rows_grain(elements, self.host))
 

@@ -10,17 +10,15 @@ from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.scheduler import CpuScheduler
-from mlirfuse.schedule.scheduler import SizedCall
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
 
@@ -51,8 +49,8 @@ class ScatterAdd(CpuScheduler):
         tried = (parts, columns), (threads, False), (threads, True), (1, False)
         yield from (Tiling(self.name, split=n, own=Owned(c)) for n, c in dict.fromkeys(tried))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return [_ScatterAdd(name, analysis, slots, host, p).emit()]
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        return [_ScatterAdd(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         p.must("split", p.split >= 1, "at least one task")
@@ -79,8 +77,9 @@ def column_loops(analysis: Analysis) -> list[list[Axis]]:
 class _ScatterAdd(CpuBody):
     """The kernel body."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, host: HostProperties, params: Tiling):
-        super().__init__(name, analysis, slots, host)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, slots, params = spec.analysis, spec.slots, spec.params
         self.split, self.by_columns, self.op = params.split, params.own.columns, _op(analysis)
         self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
         self.in_place = slots.place(self.op.result) == slots.place(self.initial)

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.core.device_properties import HostProperties
+from mlirfuse.analysis.phases import Analysis, points_of, size_of
 from mlirfuse.core.errors import ScheduleError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.lowering.vector_transposes import transposed
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream, check_aligned, streams
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 from mlirfuse.schedule.transposed import frontier, unmapped_inputs
 
@@ -89,11 +87,11 @@ class Transpose(CpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if found := block_of(analysis, call):
             block, unmasked = found
-            streamed = streams(analysis, analysis.outputs, call)
+            streamed = streams(analysis, call)
             yield Tiling(self.name, unmasked=int(unmasked), streamed=streamed, own=block)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, host: HostProperties) -> list[CpuKernel]:
-        return [_Kernel(name, analysis, slots, p, host).emit()]
+    def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
+        return [_Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         found, own = block_of(analysis, call), p.own
@@ -110,16 +108,15 @@ class Transpose(CpuScheduler):
         require(max(own.read_lanes, own.write_lanes) > 1, "read_lanes, write_lanes: at least one must exceed 1")
         unmasked = extents[own.reading] % own.read_lanes == 0 and extents[-1] % own.write_lanes == 0
         p.must("unmasked", unmasked or not p.unmasked, "blocks do not divide the loops")
-        if p.streamed:
-            fits = own.write_lanes <= lanes_of(analysis, call.properties)
-            check_aligned(can_stream(analysis, analysis.outputs, call) and fits)
+        check_streamed(p, analysis, call, own.write_lanes <= lanes_of(analysis, call.properties))
 
 
 class _Kernel(CpuBody):
     """The kernel of a segment. A task is a tile, which consists of blocks of ``height`` by ``width`` elements."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling, host: HostProperties):
-        super().__init__(name, analysis, slots, host, analysis.outputs if params.streamed else ())
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, params, host = spec.analysis, spec.params, spec.properties
         reading, self.height, self.width = params.own
         self.unmasked, loops = bool(params.unmasked), analysis.loops(analysis.kept)
         self.writing, self.reading = loops[-1], loops[reading]
@@ -136,7 +133,7 @@ class _Kernel(CpuBody):
         rows, columns, tile_rows, tile_columns = self.rows, self.columns, self.tile_rows, self.tile_columns
         tiles = sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
         elements = sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))
-        tasks = sz.mul(sz.product(size_of(loop) for loop in self.outer), *tiles)
+        tasks = sz.mul(points_of(self.outer), *tiles)
         return self.kernel(self.task, tasks, rows_grain(elements, self.host))
 
     def at(self, env: Env, r: Index, w: Index) -> Env:

@@ -69,7 +69,7 @@ class _AccessFunctions:
         domain = set(analysis.domain)
         boundaries = _boundaries(analysis)
         cuts = [n for n, along in boundaries if lane in along and lane in analysis.pinned]
-        extent, elements = size_of(inner), sz.product(a.size for a in analysis.domain)
+        extent, elements = size_of(inner), size_of(analysis.domain)
         numbers = [extent, elements, *(n for n, _ in boundaries), *self.multiples]
         offsets: list[Size | str] = [elements]
         lines: list[str] = []
@@ -209,7 +209,7 @@ def _results_along(analysis: Analysis, axes: list[Axis]) -> tuple:
     its stride along that loop, and its stride along every loop with the loop's extent."""
     loops = analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)
     inner = analysis.loops(axes)[-1]
-    numbers = [size_of(inner), sz.product(a.size for a in analysis.domain)]
+    numbers = [size_of(inner), size_of(analysis.domain)]
     for value in late_outputs(analysis)[0]:
         numbers.append(analysis.axis_stride(value, inner[-1]))
         for loop in loops:

@@ -29,6 +29,7 @@ from mlirfuse.lowering.kernel import Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.partial import store_partial
 from mlirfuse.schedule.gpu.scan_body import ScanBody
+from mlirfuse.schedule.scheduler import KernelSpec
 
 THREADS = 256  # per block of the kernel that clears the words
 _BYTES = 8  # of a word
@@ -215,11 +216,8 @@ def _words_count(body: ScanBody, points: sz.Size, partials: sz.Size, group: int)
     return 1 + sz.mul(sz.mul(points, partials + sz.ceildiv(partials, group)), _state_halves(body))
 
 
-def emptied(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> GpuKernel:
+def emptied(spec: KernelSpec, points: sz.Size, partials: sz.Size, group: int) -> GpuKernel:
     """The kernel that sets the words to 0, before the scan."""
-    e, count = body.e, _words_count(body, points, partials, group)
-    words = _words(body, points, partials, group)
-    at = e.add(e.mul(body.wide(body.block), THREADS), body.wide(body.thread))
-    with body.leader(e.cmp("lt", at, body.size(count))):
-        store_partial(body, words, at, e.const(0, dt.u64))
-    return body.finish(sz.ceildiv(count, THREADS))
+    body = ScanBody(spec._replace(name=f"{spec.name}_words"), THREADS)
+    count, words = _words_count(body, points, partials, group), _words(body, points, partials, group)
+    return body.of_each(count, lambda at: store_partial(body, words, at, body.e.const(0, dt.u64)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis, size_of
-from mlirfuse.ir import sizes as sz
+from mlirfuse.analysis.phases import Analysis, points_of, size_of
 from mlirfuse.ir.graph import Value
 from mlirfuse.schedule.gpu.access import widened
 from mlirfuse.schedule.scheduler import SizedCall
@@ -15,8 +14,8 @@ def extents(analysis: Analysis) -> tuple:
     loops = analysis.loops(analysis.kept)
     return (
         size_of(loops[-1]),
-        sz.product(size_of(loop) for loop in loops[:-1]),
-        sz.product(a.size for a in analysis.reduced),
+        points_of(loops[:-1]),
+        size_of(analysis.reduced),
     )
 
 

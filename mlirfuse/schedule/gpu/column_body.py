@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, points_of, row_extents, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.coalesced_columns import written
-from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
+from mlirfuse.schedule.gpu.kernel import Exchange, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import store_partials
+from mlirfuse.schedule.scheduler import KernelSpec
 from mlirfuse.schedule.tiling import Tiling
 
 # Threads per multiprocessor, by lanes, for split columns of 16-bit floats with full-size outputs.
@@ -51,8 +51,7 @@ def place_of(body: GpuBody, p: Tiling, columns: sz.Size, above: Index, block_col
     e, lanes, loops = body.e, p.access.lanes, body.analysis.loops(body.analysis.kept)
     x, y = e.and_(body.thread, p.tx - 1), body.quotient(body.thread, p.tx)
     column = e.add(e.mul(body.k.scalar(block_column.base), p.tx * lanes), body.wide(e.mul(x, lanes)))
-    inside = e.cmp("lt", column, body.size(columns))
-    clamped = e.min(column, e.sub(body.size(columns), lanes))
+    clamped, inside = body.clamped(column, columns, lanes)
     env = body.point(loops[:-1], above)
     return ThreadPlace(x, y, clamped, inside, body.placed(env, loops[-1], Index(clamped, int(lanes > 1), lanes)))
 
@@ -122,38 +121,25 @@ class BlockColumns:
         """Combine the accumulators of each column in neighbouring threads, after an exchange through shared memory."""
         body, e, lanes = self.body, self.body.e, self.lanes
         tile = self.tx * lanes
-        varying = body.differing(totals)
         threads = min(32, max(1, self.ty // lanes))  # per column
         partials, at_once = self.ty // threads, min(tile, self.tx * self.ty // threads)
         stride = tile + 1  # padded, so that the rows of a column are in different banks
-        given = {v: body.reserve(self.ty * stride * v.dtype.bytes) for v in varying}
-        found = [[body.reserve(tile * v.dtype.bytes) if v in given else None for v in total] for total in totals]
+        given = Exchange(body, totals, self.ty * stride)
+        found = [
+            [body.reserve(tile * v.dtype.bytes) if v in given.offsets else None for v in total] for total in totals
+        ]
         own = e.mul(self.x, lanes)
-
-        def address(v: Val, index: Val) -> str:
-            return body.shared_address(given[v], index, v.dtype.bytes)
-
-        for v in varying:
-            for lane in range(lanes):
-                index = e.add(e.add(e.mul(self.y, stride), own), lane)
-                body.shared_store(address(v, index), e.extract(v, lane))
+        begin = e.add(e.mul(self.y, stride), own)
+        given.store_lanes([e.add(begin, lane) for lane in range(lanes)])
         body.barrier()
         first = e.and_(body.thread, threads - 1)
         group = body.quotient(body.thread, threads)
 
-        def partials_of(v: Val, column: Val) -> Val:
-            if v not in given:
-                return e.const(e.known(v), v.dtype, partials)
-            rows = [e.add(first, n * threads) for n in range(partials)]
-            addresses = [address(v, e.add(e.mul(row, stride), column)) for row in rows]
-            return e.from_lanes([body.shared_load(at, v.dtype) for at in addresses])
-
-        def of_column(op: Op, total: tuple[Val, ...], column: Val) -> tuple[Val, ...]:
-            return red.across_lanes(e, op, tuple(partials_of(v, column) for v in total))
-
         for start in range(0, tile, at_once):
             column = e.add(e.and_(group, at_once - 1), start)
-            combined = [of_column(op, total, column) for op, total in zip(phase, totals)]
+            rows = [e.add(first, n * threads) for n in range(partials)]
+            indices = [e.add(e.mul(row, stride), column) for row in rows]
+            combined = [given.combined(op, total, indices) for op, total in zip(phase, totals)]
             combined = body.across_warp(phase, combined, threads)
             with body.leader(e.cmp("eq", first, 0)):
                 for offset, val in itertools.chain(*map(zip, found, combined)):
@@ -173,27 +159,21 @@ class BlockColumns:
         """Combine the accumulators of a cluster's blocks for the columns that they share. Each row of threads writes
         its block's accumulators, which all of its threads hold, into another block's distributed shared memory; there
         must be at least as many rows of threads as blocks."""
-        body, e, lanes = self.body, self.body.e, self.lanes
+        body, e = self.body, self.body.e
         body.cluster_begins()
-        offsets = {v: body.reserve(body.cluster * self.tx * lanes * v.dtype.bytes) for v in body.differing(totals)}
+        exchange = Exchange(body, totals, body.cluster * self.tx, self.lanes)
 
-        def address(v: Val, block: Val) -> str:
-            return body.shared_address(offsets[v], e.add(e.mul(block, self.tx), self.x), lanes * v.dtype.bytes)
+        def index(block: Val) -> Val:
+            return e.add(e.mul(block, self.tx), self.x)
 
         with body.leader(e.cmp("lt", self.y, body.cluster)):
-            for v in offsets:
-                body.store_in_block(address(v, rank), self.y, v, min(16, lanes * v.dtype.bytes))
+            exchange.store_in_block(index(rank), self.y)
         body.cluster_arrive()
         body.cluster_wait()
-
-        def of_block(v: Val, block: int) -> Val:
-            if v not in offsets:
-                return e.const(e.known(v), v.dtype, lanes)
-            at = address(v, e.const(block, dt.i32))
-            return body.shared_load(at, v.dtype, lanes, min(16, lanes * v.dtype.bytes))
+        blocks = [index(e.const(block, dt.i32)) for block in range(body.cluster)]
 
         def combined(op: Op, total: tuple[Val, ...]) -> tuple[Val, ...]:
-            of_blocks = [tuple(of_block(v, block) for v in total) for block in range(body.cluster)]
+            of_blocks = [tuple(exchange.load(v, block) for v in total) for block in blocks]
             return functools.reduce(functools.partial(red.combine, e, op), of_blocks)
 
         return [combined(op, total) for op, total in zip(phase, totals)]
@@ -281,19 +261,19 @@ def _min_blocks_per_sm(analysis: Analysis, p: Tiling) -> int:
 class ColumnsBody(GpuBody):
     """The kernel of a segment whose threads walk down columns, or partial accumulators if it is split."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx * p.ty, p.cluster, _min_blocks_per_sm(analysis, p))
-        self.p, self.phases, wide, late = p, analysis.once(joint.online), written(analysis), analysis.late_values()
+    def __init__(self, spec: KernelSpec):
+        analysis, p = spec.analysis, spec.params
+        super().__init__(spec, min_blocks_per_sm=_min_blocks_per_sm(analysis, p))
+        self.phases, late = analysis.once(joint.online), analysis.late_values()
         self.rank = self.cluster_rank() if p.cluster > 1 else None
         if self.rank is not None:
             self.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
         *self.outer, self.inner = analysis.loops(analysis.kept)
-        self.kept, self.rows = sz.product(a.size for a in analysis.kept), sz.product(a.size for a in analysis.reduced)
+        self.kept, self.rows = row_extents(analysis)
         self.columns, self.partials = size_of(self.inner), p.split * p.coalesced_rows
         if p.coalesced_rows > 1:
             self.columns, self.rows = sz.mul(self.columns, p.coalesced_rows), sz.floordiv(self.rows, p.coalesced_rows)
-        self.small = [v for v in analysis.outputs if v not in wide]
-        self.early, self.full = [v for v in wide if v not in late], [v for v in wide if v in late]
+        self.early, self.full = [v for v in self.full if v not in late], [v for v in self.full if v in late]
         self.across = sz.ceildiv(self.columns, p.tx * p.access.lanes)
         q, self.partial = Index(self.wide(self.quotient(self.block, p.cluster))), Index(0)
         if p.split > 1:
@@ -332,7 +312,7 @@ class ColumnsBody(GpuBody):
         if self.small and self.partials == 1:
             first = e.cmp("eq", self.y if self.rank is None else e.add(self.y, self.rank), 0)
             self.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, first))
-        return self.finish(sz.mul(sz.product(size_of(loop) for loop in self.outer), self.across, p.split))
+        return self.finish(sz.mul(points_of(self.outer), self.across, p.split))
 
     def at(self, row: Val) -> Env:
         """The env of this thread's vector of a row."""
@@ -393,7 +373,7 @@ class SharedColumns(ColumnsBody):
         if self.small:
             first = e.and_(self.inside, e.cmp("eq", self.first, 0))
             self.store_at(self.small, self.base_env, self.analysis.kept, first)
-        return self.finish(sz.mul(sz.product(size_of(loop) for loop in self.outer), self.across))
+        return self.finish(sz.mul(points_of(self.outer), self.across))
 
     def at(self, row: Val) -> Env:
         return super().at(self.e.add(self.first, self.e.mul(row, self.step)))
@@ -415,7 +395,7 @@ class SharedColumns(ColumnsBody):
             self.store_at(self.full, env, self.analysis.domain, self.inside)
 
 
-def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p: Tiling) -> GpuKernel:
+def reduce_unaligned(spec: KernelSpec) -> GpuKernel:
     """The kernel for columns of rows whose length vectors do not divide, each reduced by one block, or the kernel of
     partial accumulators if they are split.
 
@@ -429,11 +409,11 @@ def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p: Tiling) -> 
     block's, which are dropped; those of all rows of threads are combined in shared memory, column by column. There may
     be several kept loops, e.g. several matrices, if each matrix has the alignment of the first. A block computes one
     vector of columns fewer than its threads read."""
-    body = GpuBody(name, analysis, slots, p.access, p.tx * p.ty)
+    body, analysis, p = GpuBody(spec), spec.analysis, spec.params
     e, k, lanes = body.e, body.k, p.access.lanes
     *outer, loop = analysis.loops(analysis.kept)
     phase = analysis.once(joint.online)[0]
-    columns, rows = size_of(loop), sz.floordiv(sz.product(a.size for a in analysis.reduced), p.coalesced_rows)
+    columns, rows = size_of(loop), sz.floordiv(size_of(analysis.reduced), p.coalesced_rows)
     coalesced = body.size(sz.mul(columns, p.coalesced_rows))  # elements after which the misalignment repeats
 
     tile = (p.tx - 1) * lanes
@@ -461,7 +441,7 @@ def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p: Tiling) -> 
     inside = e.and_(e.cmp("lt", body.thread, tile), e.cmp("lt", column, body.size(columns)))
     if p.split > 1:
         with body.leader(inside):
-            kept = sz.product(a.size for a in analysis.kept)
+            kept = size_of(analysis.kept)
             first_kept = e.mul(k.scalar(above.base), body.size(columns))
             offset = e.add(e.mul(k.scalar(part.base), body.size(kept)), e.add(first_kept, column))
             store_partials(body, phase, totals, lambda: offset, sz.mul(kept, p.split))
@@ -469,7 +449,7 @@ def reduce_unaligned(name: str, analysis: Analysis, slots: Slots, p: Tiling) -> 
         env = body.placed(base_env, loop, Index(e.min(column, e.sub(body.size(columns), 1))))
         body.bind(phase, totals, env)
         body.store_at(analysis.outputs, env, analysis.kept, inside)
-    return body.finish(sz.mul(sz.product(size_of(loop) for loop in outer), across, p.split))
+    return body.finish(sz.mul(points_of(outer), across, p.split))
 
 
 def shared_elements(tx: int, ty: int, lanes: int) -> int:
@@ -485,8 +465,7 @@ def _combine_unaligned(
     row of threads precede the block's first."""
     e, lanes = body.e, p.access.lanes
     width = shared_elements(p.tx, 1, lanes)
-    varying = body.differing(totals)
-    given = {v: body.reserve(shared_elements(p.tx, p.ty, lanes) * v.dtype.bytes) for v in varying}
+    exchange = Exchange(body, totals, shared_elements(p.tx, p.ty, lanes))
 
     def padded(column: Val) -> Val:
         """The index of a column, after ``lanes`` columns before the first. Every 33rd word is padding, so that the
@@ -494,20 +473,9 @@ def _combine_unaligned(
         at = e.add(column, lanes)
         return e.add(at, body.quotient(at, 32))
 
-    def address(v: Val, at: Val) -> str:
-        return body.shared_address(given[v], at, v.dtype.bytes)
-
     row, first = e.mul(y, width), e.sub(e.mul(x, lanes), shift)
-    indices = [e.add(row, padded(e.add(first, lane))) for lane in range(lanes)]
-    for v in varying:
-        for lane, at in enumerate(indices):
-            body.shared_store(address(v, at), e.extract(v, lane))
+    exchange.store_lanes([e.add(row, padded(e.add(first, lane))) for lane in range(lanes)])
     body.barrier()
     own = padded(e.min(body.thread, (p.tx - 1) * lanes - 1))
-
-    def rows_of(v: Val) -> Val:
-        if v not in given:
-            return e.const(e.known(v), v.dtype, p.ty)
-        return e.from_lanes([body.shared_load(address(v, e.add(own, n * width)), v.dtype) for n in range(p.ty)])
-
-    return [red.across_lanes(e, op, tuple(map(rows_of, total))) for op, total in zip(phase, totals)]
+    rows = [e.add(own, n * width) for n in range(p.ty)]
+    return [exchange.combined(op, total, rows) for op, total in zip(phase, totals)]

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, is_outer
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import ColumnsBody, SharedColumns, reduce_unaligned
@@ -22,7 +21,7 @@ from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Needs
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
 MOST_REGISTER_ELEMENTS = 512  # per thread and iteration: more only takes longer to compile
@@ -63,18 +62,18 @@ class GpuColumns(GpuScheduler):
         long = blocks < call.properties.sm_count or rows >= heuristics.shared_rows_long
         return not p.persistent and not p.stages and rows >= heuristics.shared_rows_least and long
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         """One kernel, or two if columns are split."""
+        p = spec.params
         if p.unaligned:
-            kernels = [reduce_unaligned(name, analysis, slots, p)]
+            kernels = [reduce_unaligned(spec)]
         else:
-            kernels = [(SharedColumns if p.stages else ColumnsBody)(name, analysis, slots, p).emit()]
+            kernels = [(SharedColumns if p.stages else ColumnsBody)(spec).emit()]
         partials = p.split if p.unaligned else p.split * p.coalesced_rows
         if partials > 1:
             # Columns per warp: one if they are few and have many parts.
             points = 1 if p.tx < 32 and partials >= 64 else 8
-            phase = analysis.once(joint.online)[0]
-            kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, partials, phase, points))
+            kernels.append(combine_partials(spec, partials, spec.analysis.once(joint.online)[0], points))
         return kernels
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:

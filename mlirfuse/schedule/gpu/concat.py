@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, points_of, size_of
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
@@ -26,13 +26,12 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Line
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of, widened
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import unaligned_reads
-from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 REMAPPING = ("slice", "pad", "concatenate", "roll")  # the index-remapping ops that are supported
@@ -68,7 +67,7 @@ class ConcatRows(NamedTuple):
     @property
     def number(self) -> Size:
         """The number of rows."""
-        return sz.product(size_of(loop) for loop in self.outer)
+        return points_of(self.outer)
 
 
 class Cell(NamedTuple):
@@ -190,9 +189,9 @@ def _blocks(cell: Cell, p: Tiling) -> Size:
 class _Body(GpuBody):
     """The kernel body: computes vectors of the results' linear memory."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, rows: ConcatRows):
-        super().__init__(name, analysis, slots, p.access, p.tx, past_end=True)
-        self.p, self.rows, self.lanes = p, rows, p.access.lanes
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec, past_end=True)
+        self.rows = spec.analysis.once(_rows)
 
     def row_at(self, row: Val, interval: Interval, vector: Val, begin: Val) -> Env:
         """The env of the vector at linear index ``vector``, in an interval that starts at ``begin``."""
@@ -303,10 +302,9 @@ class Concat(GpuScheduler):
             p = Tiling(self.name, found, threads, coalesced_rows=threads, own=Wide(wide))
             yield _of_rows(analysis, p, call.sizes)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        rows = analysis.once(_rows)
-        body = _Body(name, analysis, slots, p, rows)
-        e, k = body.e, body.k
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        body = _Body(spec)
+        e, k, p, rows = body.e, body.k, body.p, body.rows
         cells = _cells(rows, p.own.wide, body.lanes)
         ends = list(itertools.accumulate(_blocks(cell, p) for cell in cells))
         iteration, here = k.divmod(Index(body.wide(body.block)), ends[-1])

@@ -24,13 +24,12 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of, widened
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, power_from, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 
@@ -121,12 +120,12 @@ class _Body(GpuBody):
     """The kernel body: stores the operands of a block's rows to shared memory, and computes from their
     concatenation."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx)
-        self.p, self.concat = p, analysis.once(_concat)
-        self.dtype = analysis.once(_shared_dtype)
-        self.offset = self.reserve(p.own.shared_bytes)
-        self.first = self.e.mul(self.wide(self.block), p.coalesced_rows)  # the block's first row
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        self.concat = self.analysis.once(_concat)
+        self.dtype = self.analysis.once(_shared_dtype)
+        self.offset = self.reserve(self.p.own.shared_bytes)
+        self.first = self.e.mul(self.wide(self.block), self.p.coalesced_rows)  # the block's first row
 
     def each(self, count: Val, lanes: int, body: Callable[[Val], None]) -> None:
         """Run ``body(first element)`` for each vector of this thread, of ``count`` elements of the block's rows."""
@@ -239,8 +238,8 @@ class ConcatShared(GpuScheduler):
                 own = Reserved(power_from(many * row))
                 yield Tiling(self.name, access, threads * times, coalesced_rows=many, own=own)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        body = _Body(name, analysis, slots, p)
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        body, p, analysis = _Body(spec), spec.params, spec.analysis
         e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
         left = e.sub(body.size(count), body.first)
         with body.k.region(f"scf.if {e.cmp('ge', left, p.coalesced_rows)} {{", "} else {"):

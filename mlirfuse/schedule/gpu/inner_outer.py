@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis, row_extents
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, ResidentRows, streamed_rows, sums_bytes
@@ -20,7 +19,7 @@ from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
-from mlirfuse.schedule.scheduler import SizedCall, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 COMPENSATED_THREADS_PER_SM = 512  # limits the registers of 16-bit floats
@@ -60,8 +59,8 @@ class InnerOuter(GpuScheduler):
         others = itertools.islice(_ordered(analysis, access, length, call.properties), 1, None)
         yield from (p for p in dict.fromkeys(others) if p != first)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        rows = (ResidentRows if p.vectors_per_thread else LoopedRows)(name, analysis, slots, p)
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        rows = (ResidentRows if spec.params.vectors_per_thread else LoopedRows)(spec)
         rows.visit()
         return [rows.finish(rows.blocks)]
 

@@ -21,10 +21,10 @@ from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index
+from mlirfuse.schedule.scheduler import KernelSpec
 from mlirfuse.schedule.tiling import Tiling
 
 AfterBlock = Callable[[list[Val]], list[Val]]  # of the loop-carried values, after each block of iterations
@@ -34,8 +34,9 @@ class _SummedRows(RowsBody):
     """Kernel body with ``blocks`` blocks, each of which processes rows in a loop and computes partial sums over
     them."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis = spec.analysis
         self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
         sums = {op.result for op in self.partials}
         self.full = [v for v in self.full if v not in sums]
@@ -90,8 +91,9 @@ class _SummedRows(RowsBody):
 class ResidentRows(_SummedRows):
     """Rows in registers, or copied to shared memory some iterations before; the sums over them are in registers."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, p = spec.analysis, spec.params
         self.streamed = analysis.once(streamed_rows)
         over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
         by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
@@ -251,8 +253,8 @@ class ResidentRows(_SummedRows):
 class LoopedRows(_SummedRows):
     """Rows that are read again in each phase; the sums over them are in memory."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
         self.rounding_errors: dict[Op, Memory] = {}
 
     def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:

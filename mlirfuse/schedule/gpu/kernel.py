@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import late_outputs
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -23,9 +23,9 @@ from mlirfuse.lowering.kernel import STAY_L2, ElementEmitter, Env, Index, Memory
 from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.ptx import TENSOR_MAP_ALIGNMENT
-from mlirfuse.lowering.slots import GpuArguments, Slots
+from mlirfuse.lowering.slots import GpuArguments
 from mlirfuse.schedule.body import Body
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.scheduler import KernelSpec
 
 # The end of a loop. Schedulers unroll as far as useful; further unrolling by LLVM and ptxas makes compilation up to
 # three times as long.
@@ -38,20 +38,14 @@ class GpuBody(Body):
 
     LOOP_END = NO_UNROLL
 
-    def __init__(
-        self,
-        name: str,
-        analysis: Analysis,
-        slots: Slots,
-        access: Access,
-        threads: int,
-        cluster: int = 1,
-        min_blocks_per_sm: int = 1,
-        **options: Any,
-    ):
-        """``options``: of the :class:`ElementEmitter`."""
-        self.name, self.analysis, self.access, self.threads = name, analysis, access, threads
-        self.cluster, self.min_blocks_per_sm = cluster, min_blocks_per_sm
+    def __init__(self, spec: KernelSpec, threads: int = 0, min_blocks_per_sm: int = 0, **options: Any):
+        """``threads``, ``min_blocks_per_sm``: those of the parameters, if they are 0; ``options``: of the
+        :class:`ElementEmitter`."""
+        self.name, self.analysis, slots, self.p, _ = spec
+        analysis, access = self.analysis, self.p.access
+        self.access, self.lanes, self.threads = access, access.lanes, threads or self.p.tx * self.p.ty
+        self.cluster, self.min_blocks_per_sm = self.p.cluster, min_blocks_per_sm or self.p.min_blocks_per_sm
+        self.full, self.small = late_outputs(analysis)
         self.e = Emitter("gpu", slots.features)
         self.e.depth = 2
         self.index = access.index
@@ -104,6 +98,24 @@ class GpuBody(Body):
     def wide(self, val: Val) -> Val:
         """An i32 cast to the index type."""
         return self.e.cast(val, self.index)
+
+    def grid_thread(self) -> Val:
+        """The number of this thread in the grid."""
+        return self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
+
+    def of_each(self, count: Size, one: Callable[[Val], object]) -> GpuKernel:
+        """The finished kernel that runs ``one(number)`` for each of ``count`` numbers, in one thread each."""
+        number = self.grid_thread()
+        with self.leader(self.e.cmp("lt", number, self.size(count))):
+            one(number)
+        return self.finish(sz.ceildiv(count, self.threads))
+
+    def clamped(self, index: Val, extent: Size, lanes: int = 1) -> tuple[Val, Val]:
+        """``index``, or that of the last ``lanes`` elements if it is beyond a loop of ``extent``; whether it is
+        not."""
+        e, high = self.e, self.size(extent)
+        inside = e.cmp("lt", index, high)
+        return e.min(index, e.sub(high, lanes)), inside
 
     def quotient(self, val: Val, by: int) -> Val:
         """A non-negative i32 divided by a power of two."""
@@ -348,20 +360,14 @@ class GpuBody(Body):
             return accumulators
         e = self.e
         lane, warp = e.and_(self.thread, 31), self.thread_warp()
-        varying = self.differing(accumulators)
-        offsets = {v: self.reserve(self.threads // 32 * 8) for v in varying}
+        exchange = Exchange(self, accumulators, self.threads // 32, pitch=8)
         with self.leader(e.cmp("eq", lane, 0)):
-            for v in varying:
-                self.shared_store(self.shared_address(offsets[v], warp, 8), v)
+            exchange.store(warp)
         self.barrier()
         first = e.and_(warp, -warps)  # this group's first warp
         source = e.add(first, e.and_(lane, warps - 1))
-        loaded = {v: self.shared_load(self.shared_address(offsets[v], source, 8), v.dtype) for v in varying}
+        loaded = {v: exchange.load(v, source) for v in exchange.offsets}
         return self.across_warp(ops, [tuple(loaded.get(v, v) for v in a) for a in accumulators], warps)
-
-    def differing(self, accumulators: list[tuple[Val, ...]]) -> list[Val]:
-        """The accumulator components that differ between threads: all but constants."""
-        return list(dict.fromkeys(v for a in accumulators for v in a if self.e.known(v) is None))
 
     def thread_warp(self) -> Val:
         """The number of this thread's warp in its block."""
@@ -394,22 +400,13 @@ class GpuBody(Body):
         call of :meth:`cluster_arrive` must precede the first of these."""
         e = self.e
         self.cluster_begins()
-        varying = self.differing(accumulators)
-        offsets = {v: self.reserve(self.cluster * 8) for v in varying}
+        exchange = Exchange(self, accumulators, self.cluster, pitch=8)
         with self.leader(e.cmp("lt", self.thread, self.cluster)):
-            for v in varying:
-                self.store_in_block(self.shared_address(offsets[v], rank, 8), self.thread, v)
+            exchange.store_in_block(rank, self.thread)
         self.cluster_arrive()
         self.cluster_wait()
-
-        def of_blocks(v: Val) -> Val:
-            """A vector with ``v`` of each block."""
-            if v not in offsets:
-                return e.const(e.known(v), v.dtype, self.cluster)
-            addresses = (self.shared_address(offsets[v], e.const(n, dt.i32), 8) for n in range(self.cluster))
-            return e.from_lanes([self.shared_load(address, v.dtype) for address in addresses])
-
-        return [red.across_lanes(e, op, tuple(map(of_blocks, a))) for op, a in zip(ops, accumulators)]
+        blocks = [e.const(n, dt.i32) for n in range(self.cluster)]
+        return [exchange.combined(op, a, blocks) for op, a in zip(ops, accumulators)]
 
     def store_at(
         self, outputs: list[Value], env: Env, domain: list[Axis], valid: Val | None, predicated: bool = False
@@ -430,3 +427,54 @@ class GpuBody(Body):
         with nullcontext() if valid is None else self.leader(valid):
             for value, val, missing in rows:
                 k.store_at_zero(value, env, val, missing)
+
+
+class Exchange:
+    """Accumulators in static shared memory, by which threads get those of others: ``count`` of each component that
+    differs between threads, in vectors of ``lanes``. All threads know the other components, which are constants.
+    ``pitch``: bytes from one to the next, if not those of a vector."""
+
+    def __init__(self, body: GpuBody, accumulators: list[tuple[Val, ...]], count: int, lanes: int = 1, pitch: int = 0):
+        self.body, self.e, self.lanes, self.pitch = body, body.e, lanes, pitch
+        varying = dict.fromkeys(v for a in accumulators for v in a if body.e.known(v) is None)
+        self.offsets = {v: body.reserve(count * self._bytes(v)) for v in varying}
+
+    def _bytes(self, v: Val) -> int:
+        return self.pitch or self.lanes * v.dtype.bytes
+
+    def _address(self, v: Val, index: Val) -> str:
+        return self.body.shared_address(self.offsets[v], index, self._bytes(v))
+
+    def store(self, index: Val) -> None:
+        """Store this thread's components as the ``index``-th."""
+        for v in self.offsets:
+            self.body.shared_store(self._address(v, index), v, min(16, v.dtype.bytes * self.lanes))
+
+    def store_lanes(self, indices: list[Val]) -> None:
+        """Store each lane of this thread's components, by its index."""
+        for v in self.offsets:
+            for lane, index in enumerate(indices):
+                self.body.shared_store(self._address(v, index), self.e.extract(v, lane))
+
+    def store_in_block(self, index: Val, block: Val) -> None:
+        """Store this thread's components as the ``index``-th in the shared memory of another block of the cluster."""
+        for v in self.offsets:
+            self.body.store_in_block(self._address(v, index), block, v, min(16, v.dtype.bytes * self.lanes))
+
+    def load(self, v: Val, index: Val) -> Val:
+        """The ``index``-th of the component that is ``v`` in this thread."""
+        if v not in self.offsets:
+            return self.e.const(self.e.known(v), v.dtype, self.lanes)
+        align = min(16, v.dtype.bytes * self.lanes)
+        return self.body.shared_load(self._address(v, index), v.dtype, self.lanes, align)
+
+    def combined(self, op: Op, accumulator: tuple[Val, ...], indices: list[Val]) -> tuple[Val, ...]:
+        """The accumulators of ``op`` at all ``indices``, combined; they have one lane."""
+        e, known = self.e, self.e.known
+
+        def vector(v: Val) -> Val:
+            if v not in self.offsets:
+                return e.const(known(v), v.dtype, len(indices))
+            return e.from_lanes([self.load(v, index) for index in indices])
+
+        return red.across_lanes(e, op, tuple(map(vector, accumulator)))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index, Memory
-from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody, GpuKernel
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.scheduler import KernelSpec
+from mlirfuse.schedule.tiling import Access, Tiling
 
 THREADS = 256
 AT_ONCE = 16  # partial accumulators that a thread loads before it combines them
@@ -52,17 +51,16 @@ def store_partials(
             store_partial(body, memory, offset(), val)
 
 
-def combine_partials(
-    name: str, analysis: Analysis, slots: Slots, access: Access, split: int, phase: list[Op], points: int
-) -> GpuKernel:
+def combine_partials(spec: KernelSpec, split: int, phase: list[Op], points: int) -> GpuKernel:
     """The kernel that combines the ``split`` partial accumulators of ``phase`` and computes everything that depends on
     them.
 
     A warp processes ``points`` neighbouring kept points, more than one if they are contiguous in memory; a single point
     is processed by as many threads as there are parts."""
-    access = Access(access.index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
-    body = GpuBody(name, analysis, slots, access, THREADS)
-    e, kept = body.e, sz.product(a.size for a in analysis.kept)
+    analysis, index = spec.analysis, spec.params.access.index
+    access = Access(index, 1, tuple(v.dtype.bytes for v in analysis.inputs + analysis.outputs))
+    body = GpuBody(spec._replace(name=f"{spec.name}_finish", params=Tiling("partial", access, THREADS)))
+    e, kept = body.e, size_of(analysis.kept)
     width = 32 if points > 1 else min(THREADS, max(32, 1 << (split - 1).bit_length()))
     t = e.and_(body.thread, width - 1)
     first, group = body.quotient(t, points), e.const(0, dt.i32)  # of this thread's partial accumulators
@@ -70,8 +68,7 @@ def combine_partials(
         group = e.add(e.mul(body.quotient(body.thread, width), points), e.and_(t, points - 1))
     block_points = THREADS // width * points
     point = e.add(e.mul(body.wide(body.block), block_points), body.wide(group))
-    inside = e.cmp("lt", point, body.size(kept))
-    clamped = e.min(point, e.sub(body.size(kept), 1))
+    clamped, inside = body.clamped(point, kept)
     env = body.point(analysis.loops(analysis.kept), Index(clamped))
     lanes, count = width // points, sz.mul(kept, split)
 
@@ -110,6 +107,5 @@ def combine_partials(
     alone = points == 1
     totals = body.across_block(phase, state, width) if alone else body.across_warp(phase, state, 32, points)
     body.bind(phase, totals, env)
-    small = [v for v in analysis.outputs if v not in written(analysis)]
-    body.store_at(small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))
+    body.store_at(body.small, env, analysis.kept, e.and_(inside, e.cmp("lt", t, points)))
     return body.finish(sz.ceildiv(kept, block_points))

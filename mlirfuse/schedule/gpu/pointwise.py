@@ -22,7 +22,6 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, known_multiples, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.pointwise_choice import (
@@ -38,7 +37,7 @@ from mlirfuse.schedule.gpu.pointwise_choice import (
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_at_once
-from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
@@ -51,9 +50,10 @@ MOST_UNROLLED = 64  # vectors per thread along columns or rows: more only takes 
 class _Kernel(GpuBody):
     """The kernel of a segment. A thread has ``vectors_per_thread`` vectors of each of ``rows_per_thread`` rows."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx * p.ty)
-        e, k, self.p, self.lanes = self.e, self.k, p, p.access.lanes
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, p = spec.analysis, spec.params
+        e, k = self.e, self.k
         self.row_segments, self.runs, self.ragged = p.own
         self.loops = loops = analysis.loops(analysis.kept)
         self.columns, self.rows = extents_of(analysis, self.row_segments)
@@ -118,8 +118,7 @@ class _Kernel(GpuBody):
         elif self.outer:
             row = e.add(self.first_row, u * self.p.ty) if u else self.first_row
             if clamped:
-                inside = e.cmp("lt", row, self.size(self.rows))
-                row = e.min(row, e.sub(self.size(self.rows), 1))
+                row, inside = self.clamped(row, self.rows)
         return self.point(self.outer, Index(row), env), inside
 
     def column_of(self, w: int, clamped: bool, runs: int) -> Column:
@@ -128,8 +127,7 @@ class _Kernel(GpuBody):
         e, k, lanes = self.e, self.k, self.lanes
         column, inside = e.add(self.first_column, w * self.p.tx * lanes) if w else self.first_column, None
         if clamped:
-            inside = e.cmp("lt", column, self.size(self.columns))
-            column = e.min(column, e.sub(self.size(self.columns), lanes))
+            column, inside = self.clamped(column, self.columns, lanes)
         index = Index(column, int(lanes > 1), lanes)
         if not self.middle:
             return index, inside, ZERO, index
@@ -238,8 +236,8 @@ class Pointwise(GpuScheduler):
             left = [at for at in left if at not in found]
         return [p or next(PointwiseOfSize(a, call, False).candidates()) for a, p in zip(analyses, out)]
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        return [_Kernel(name, analysis, slots, p).emit()]
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        return [_Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         check_threads(p.tx, p.ty)

@@ -329,7 +329,7 @@ def _most_concatenated(analysis: Analysis) -> int:
 def _work(analysis: Analysis) -> tuple:
     """The numbers of columns and rows, the bytes of inputs, and the number of elements."""
     read = sum((sz.mul(v.numel, v.dtype.bytes) for v in analysis.inputs), 0)
-    return (*row_extents(analysis), read, sz.product(a.size for a in analysis.domain))
+    return (*row_extents(analysis), read, size_of(analysis.domain))
 
 
 def coalesced(analysis: Analysis, access: Access, call: SizedCall, many: int) -> tuple[int, Access, bool] | None:

@@ -7,17 +7,14 @@ import itertools
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, is_reduction
+from mlirfuse.analysis.phases import Analysis, is_reduction, row_extents
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.tiling import Tiling
+from mlirfuse.schedule.scheduler import KernelSpec
 
 
 class Place(NamedTuple):
@@ -33,14 +30,11 @@ class RowsBody(GpuBody):
     """A kernel body in which ``p.tx`` threads of each of ``p.cluster`` blocks share a row, and a block has ``p.ty``
     rows (``p``: parameters of :mod:`mlirfuse.schedule.gpu.rows` or :mod:`mlirfuse.schedule.gpu.inner_outer`)."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
+    def __init__(self, spec: KernelSpec):
         # With few registers, ptxas spills more if no branch separates the reductions from the code after them.
-        limits = p.tx * p.ty, p.cluster, p.min_blocks_per_sm
-        super().__init__(name, analysis, slots, p.access, *limits, short_means=p.min_blocks_per_sm == 1)
-        self.p, self.lanes = p, p.access.lanes
-        self.kept, self.length = (sz.product(a.size for a in axes) for axes in (analysis.kept, analysis.reduced))
-        self.full = written(analysis)
-        self.small = [v for v in analysis.outputs if v not in self.full]
+        super().__init__(spec, short_means=spec.params.min_blocks_per_sm == 1)
+        analysis, p = spec.analysis, spec.params
+        self.kept, self.length = row_extents(analysis)
         late = analysis.late_values()
         self.early = [v for v in self.full if v not in late]  # that depend on no reduction
         self.streamed, self.shared = analysis.once(row_inputs)
@@ -58,8 +52,8 @@ class RowsBody(GpuBody):
             return block
         e = self.e
         row = e.add(e.mul(block, self.p.ty), self.wide(self.quotient(self.thread, self.p.tx)))
-        self.row_inside = e.cmp("lt", row, self.size(self.kept))
-        return e.min(row, e.sub(self.size(self.kept), 1))
+        row, self.row_inside = self.clamped(row, self.kept)
+        return row
 
     def cluster_index(self) -> Val:
         """The number of this block's cluster, of the index type."""
@@ -72,11 +66,7 @@ class RowsBody(GpuBody):
     def at(self, row: Env, column: Val, checked: bool = True) -> Place:
         """The vector at this column, clamped to the row if ``checked``. (Rows are not empty: no kernel is launched for
         those.)"""
-        e = self.e
-        inside, clamped = None, column
-        if checked:
-            inside = e.cmp("lt", column, self.size(self.length))
-            clamped = e.min(column, e.sub(self.size(self.length), self.lanes))
+        clamped, inside = self.clamped(column, self.length, self.lanes) if checked else (column, None)
         return Place(self.along(row, Index(clamped, int(self.lanes > 1), self.lanes)), inside)
 
     def along(self, row: Env, index: Index) -> Env:
@@ -136,8 +126,8 @@ class UnalignedRows(RowsBody):
     their values are not used, and nothing is read beyond the row. Inputs that all rows share, such as weights, have
     another alignment: their vectors are funnel-shifted from two adjacent aligned vectors."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
         first = self.k.offset(self.streamed[0], self.env_of(self.row_of(self.cluster_index())))
         self.shift = self.e.and_(self.k.scalar(first.base), self.lanes - 1)
         # The offset of a vector's first column from a multiple of the lanes.

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis, is_outer, row_extents
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, UnalignedRows, row_inputs
@@ -32,7 +31,7 @@ from mlirfuse.schedule.gpu.row_choice import (
 from mlirfuse.schedule.gpu.row_storage import LoopedRows, in_registers, in_shared, vectors_per_iteration
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
 MOST_REGISTER_ELEMENTS = 512  # register-resident elements per thread: more only takes longer to compile
@@ -92,16 +91,16 @@ class GpuRows(GpuScheduler):
             few = blocks <= call.properties.sm_count // share
         return few and nbytes >= least * blocks
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         """One kernel, or two if rows are split."""
-        rows = (UnalignedRows if p.unaligned else RowsBody)(name, analysis, slots, p)
+        p = spec.params
+        rows = (UnalignedRows if p.unaligned else RowsBody)(spec)
         grid = (
             LoopedRows(rows).emit() if not p.vectors_per_thread else (in_shared if p.in_shared else in_registers)(rows)
         )
         kernels = [rows.finish(grid)]
         if p.split > 1:
-            phase = rows.phases[0]
-            kernels.append(combine_partials(f"{name}_finish", analysis, slots, p.access, p.split, phase, points=1))
+            kernels.append(combine_partials(spec, p.split, rows.phases[0], points=1))
         return kernels
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mlirfuse.analysis.phases import Analysis, apart
+from mlirfuse.analysis.phases import Analysis, apart, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.lowering.slots import Slots
-from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.row_body import at_own_index
-from mlirfuse.schedule.tiling import Access
+from mlirfuse.schedule.scheduler import KernelSpec
 
 if TYPE_CHECKING:
     from mlirfuse.schedule.gpu.chained_scan import ScanChain
@@ -27,23 +25,19 @@ Places = list[tuple[Env, Val]]  # of vectors, and whether each is inside the row
 class ScanBody(GpuBody):
     """A kernel body that iterates along the scanned axes and carries the scan states."""
 
-    def __init__(
-        self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int, min_blocks_per_sm: int = 1
-    ):
-        super().__init__(name, analysis, slots, access, threads, min_blocks_per_sm=min_blocks_per_sm)
+    def __init__(self, spec: KernelSpec, threads: int = 0, min_blocks_per_sm: int = 0):
+        super().__init__(spec, threads, min_blocks_per_sm)
+        analysis = spec.analysis
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
-        self.length = sz.product(a.size for a in analysis.reduced)
-        self.full = written(analysis)
-        self.small = [v for v in analysis.outputs if v not in self.full]
+        self.length = size_of(analysis.reduced)
         self.loaded_inputs = at_own_index(analysis, analysis.inputs)
 
     def along(self, env: Env, position: Val, lanes: int) -> tuple[Env, Val]:
         """The env of ``lanes`` elements from ``position`` on, in scan order, clamped to the row, and whether they are
         inside."""
         e = self.e
-        inside = e.cmp("lt", position, self.size(self.length))
-        clamped = e.min(position, e.sub(self.size(self.length), lanes))
+        clamped, inside = self.clamped(position, self.length, lanes)
         index = e.sub(e.sub(self.size(self.length), lanes), clamped) if self.reverse else clamped
         loops = self.analysis.loops(self.analysis.reduced)
         return self.point(loops, Index(index, int(lanes > 1), lanes), env), inside

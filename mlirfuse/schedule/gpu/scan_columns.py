@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, apart, is_outer, size_of
+from mlirfuse.analysis.phases import Analysis, apart, is_outer, points_of, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -22,14 +22,13 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, power_from, power_of_two, power_to, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, power_of_two, power_to, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
@@ -54,14 +53,14 @@ class ScanColumns(GpuScheduler):
             return
         yield from _ColumnsOfSize(analysis, call).candidates()
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        p = spec.params
         if not p.chained:
-            return [_Kernel(name, analysis, slots, p).emit()]
-        words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
-        columns, above, _ = _extents(analysis)
-        _, iterations = _strips(analysis, p)
-        empty = chained_scan.emptied(words, sz.mul(columns, above), iterations, p.ty * p.chained)
-        return [empty, _Kernel(name, analysis, slots, p).emit()]
+            return [_Kernel(spec).emit()]
+        columns, above, _ = _extents(spec.analysis)
+        _, iterations = _strips(spec.analysis, p)
+        empty = chained_scan.emptied(spec, sz.mul(columns, above), iterations, p.ty * p.chained)
+        return [empty, _Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
@@ -222,7 +221,7 @@ class _ColumnsOfSize:
 def _extents(analysis: Analysis) -> tuple:
     """The numbers of columns of the innermost kept loop, of points of the loops around it, and of rows."""
     *outer, inner = analysis.loops(analysis.kept)
-    return size_of(inner), sz.product(map(size_of, outer)), sz.product(a.size for a in analysis.reduced)
+    return size_of(inner), points_of(outer), size_of(analysis.reduced)
 
 
 def _strips(analysis: Analysis, p: Tiling) -> tuple[sz.Size, sz.Size]:
@@ -239,12 +238,13 @@ def _bytes(analysis: Analysis, tx: int, ty: int, columns: int) -> int:
 class _Kernel(ScanKernel):
     """The kernel of a segment. A thread has some rows of each of its vectors of columns."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
+    def __init__(self, spec: KernelSpec):
+        analysis, p = spec.analysis, spec.params
         states, threads = p.rows_per_thread * p.access.lanes * analysis.once(numbers), p.tx * p.ty
         full = p.chained and states == REGISTER_STATES
         min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // threads) if full else 1
-        super().__init__(name, analysis, slots, p.access, threads, min_blocks_per_sm)
-        k, self.p, self.lanes, self.iteration = self.k, p, p.access.lanes, p.ty * p.rows_per_thread
+        super().__init__(spec, min_blocks_per_sm=min_blocks_per_sm)
+        k, self.iteration = self.k, p.ty * p.rows_per_thread
         self.columns, above, _ = _extents(analysis)
         self.chains, self.iterations = _strips(analysis, p)
         strip, points = Index(self.wide(self.block)), sz.mul(self.columns, above)

@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, apart, is_outer, row_extents
+from mlirfuse.analysis.phases import Analysis, apart, is_outer, row_extents, size_of
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -32,14 +32,13 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_tiling
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import SizedCall, power_from, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
 WARP = 32
@@ -153,13 +152,13 @@ class ScanRows(GpuScheduler):
         others = [params(n, elements_of(analysis, heuristics.short)) for n in (WARP, 2 * heuristics.threads)]
         yield from dict.fromkeys([first, *others])
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        p = spec.params
         if not p.chained:
-            return [_Kernel(name, analysis, slots, p).emit()]
-        words = ScanBody(f"{name}_words", analysis, slots, p.access, chained_scan.THREADS)
-        rows = sz.product(a.size for a in analysis.kept)
-        iterations = sz.ceildiv(words.length, p.tx * p.width)
-        return [chained_scan.emptied(words, rows, iterations, p.tx), _Kernel(name, analysis, slots, p).emit()]
+            return [_Kernel(spec).emit()]
+        rows, length = row_extents(spec.analysis)
+        empty = chained_scan.emptied(spec, rows, sz.ceildiv(length, p.tx * p.width), p.tx)
+        return [empty, _Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, length = analysis.values(row_extents, call.sizes)
@@ -219,10 +218,11 @@ def _long_chain(analysis: Analysis, p: Tiling, length: int) -> bool:
 class _Kernel(ScanKernel):
     """The kernel of a segment. A thread has some vectors of a row."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx * p.ty)
-        e, k, self.p, self.lanes = self.e, self.k, p, p.access.lanes
-        self.chains = kept = sz.product(a.size for a in analysis.kept)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, p = spec.analysis, spec.params
+        e, k = self.e, self.k
+        self.chains = kept = size_of(analysis.kept)
         self.width, self.iteration = width, _ = min(p.tx, WARP), p.tx * p.width
         self.iterations = sz.ceildiv(self.length, self.iteration)
         self.x = x = e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
@@ -233,8 +233,7 @@ class _Kernel(ScanKernel):
             self.part, row = (k.scalar(i.base) for i in k.divmod(Index(self.chain.ticket()), kept))
         if p.ty > 1:
             row = e.add(e.mul(row, p.ty), self.wide(self.quotient(self.thread, p.tx)))
-            self.row_inside = e.cmp("lt", row, self.size(kept))
-            row = e.min(row, e.sub(self.size(kept), 1))
+            row, self.row_inside = self.clamped(row, kept)
         self.row, self.env = row, self.point(analysis.loops(analysis.kept), Index(row))
         self.first = self.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), self.lanes))
         # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -23,12 +23,11 @@ from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
-from mlirfuse.schedule.scheduler import SizedCall, require
-from mlirfuse.schedule.tiling import Access, Tiling
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
+from mlirfuse.schedule.tiling import Tiling
 
 THREADS_PER_BLOCK = 256
 ITEMS_PER_THREAD = 4  # all loaded before the first is added
@@ -76,15 +75,14 @@ class ScatterAdd(GpuScheduler):
         tried = itertools.product((THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK), (1, 2, 4, 8))
         yield from (p for p in (params(*given) for given in tried) if p != first)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        op = op_of(analysis)
-        first, last = (f"{name}_{what}" for what in ("begin", "end"))
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        op = op_of(spec.analysis)
         narrow = sums_type(op) is not op.result.dtype
-        kernels = [_ScatterAdd(name, analysis, slots, p).add()]
-        if narrow or not in_place(analysis, slots):
-            kernels.insert(0, _ScatterAdd(first, analysis, slots, p).begin())
+        kernels = [_ScatterAdd(spec).add()]
+        if narrow or not in_place(spec):
+            kernels.insert(0, _ScatterAdd(spec._replace(name=f"{spec.name}_begin")).begin())
         if narrow:
-            kernels.append(_ScatterAdd(last, analysis, slots, p).end())
+            kernels.append(_ScatterAdd(spec._replace(name=f"{spec.name}_end")).end())
         return kernels
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
@@ -125,22 +123,22 @@ def op_of(analysis: Analysis) -> Op:
     return analysis.scatter_add
 
 
-def in_place(analysis: Analysis, slots: Slots) -> bool:
+def in_place(spec: KernelSpec) -> bool:
     """Whether the result overwrites its operand, which then is an input."""
-    op = op_of(analysis)
-    return op.operands[0] in analysis.inputs and slots.place(op.operands[0]) == slots.place(op.result)
+    op, place = op_of(spec.analysis), spec.slots.place
+    return op.operands[0] in spec.analysis.inputs and place(op.operands[0]) == place(op.result)
 
 
 class ScatterAddBody(GpuBody):
     """Base of the kernel bodies."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, access: Access, threads: int):
-        super().__init__(name, analysis, slots, access, threads)
-        self.op = op_of(analysis)
+    def __init__(self, spec: KernelSpec, threads: int = 0):
+        super().__init__(spec, threads)
+        self.op = op_of(spec.analysis)
         self.initial, self.added = self.op.operands[0], ops.added_at(self.op.operands)
         self.indices, self.values = self.added[0]
         self.sums_type = sums_type(self.op)
-        self.in_place = in_place(analysis, slots)
+        self.in_place = in_place(spec)
 
     def row_of(self, indices: Value, position: Index) -> tuple[Val, Val]:
         """The row that the index at ``position`` selects, and whether that row exists."""
@@ -164,9 +162,9 @@ class ScatterAddBody(GpuBody):
 class _ScatterAdd(ScatterAddBody):
     """The body of one of the kernels."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx)
-        self.p, self.elements, accumulated = p, p.vectors_per_thread, self.sums_type
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        self.elements, accumulated = self.p.vectors_per_thread, self.sums_type
         self.sums = self.k.memories[self.op.result]
         if accumulated is not self.op.result.dtype:
             pointer = self.args.temporary((self.op, "sums"), sz.mul(self.op.result.numel, accumulated.bytes))
@@ -181,7 +179,7 @@ class _ScatterAdd(ScatterAddBody):
         """The kernel that runs ``store(env, load(env))`` for each element of ``like``. A thread first loads all of its
         elements."""
         e, axes = self.e, self.analysis.axes.flat(like)
-        count = sz.product(a.size for a in axes)
+        count = size_of(axes)
         block = self.threads * self.elements
         first = e.add(e.mul(self.wide(self.block), block), self.wide(self.thread))
 
@@ -190,8 +188,7 @@ class _ScatterAdd(ScatterAddBody):
             for n in range(self.elements):
                 at, inside = e.add(first, n * self.threads) if n else first, None
                 if checked:
-                    inside = e.cmp("lt", at, self.size(count))
-                    at = e.min(at, e.sub(self.size(count), 1))
+                    at, inside = self.clamped(at, count)
                 env = self.at(axes, at)
                 found.append((env, inside, load(env)))
             for env, inside, loaded in found:
@@ -226,9 +223,8 @@ class _ScatterAdd(ScatterAddBody):
             return self.for_each_element(self.values, self.loaded, add)
         rows = self.analysis.axes.dims(self.values)[0]
         columns = [a for a in self.analysis.axes.flat(self.values) if a not in rows]
-        count = sz.product(a.size for a in columns)
-        at = self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
-        with self.leader(self.e.cmp("lt", at, self.size(count))):
+
+        def of_column(at: Val) -> None:
             env = self.at(columns, at)
 
             def one(row: Val, _: list[Val]) -> None:
@@ -237,7 +233,8 @@ class _ScatterAdd(ScatterAddBody):
                 self.where_inside(here, self.loaded(here), self.non_atomically)
 
             self.loop(self.e.const(0, self.index), self.size(self.indices.shape[0]), 1, [], one)
-        return self.finish(sz.ceildiv(count, self.threads))
+
+        return self.of_each(size_of(columns), of_column)
 
     def add_in_shared(self) -> GpuKernel:
         """The kernel that adds each block's values in shared memory, and then those sums to the result. In 64-bit sums
@@ -273,8 +270,8 @@ class _ScatterAdd(ScatterAddBody):
                 added(1, at, rest)
 
         axes, iteration = self.analysis.axes.flat(self.values), p.tx * p.vectors_per_thread
-        count = self.size(sz.product(a.size for a in axes))
-        length = self.size(sz.ceildiv(sz.product(a.size for a in axes), p.split))
+        count = self.size(size_of(axes))
+        length = self.size(sz.ceildiv(size_of(axes), p.split))
         low = e.min(e.mul(self.wide(self.block), length), count)
         high = e.min(e.add(low, length), count)
 

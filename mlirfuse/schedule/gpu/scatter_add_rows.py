@@ -11,7 +11,7 @@ atomically to sums in the workspace, which a last kernel stores. Float sums ther
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -23,14 +23,13 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scatter_add import ScatterAddBody, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import ScatterAddHeuristics
-from mlirfuse.schedule.scheduler import SizedCall, Sizes, power_from, power_of_two
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_from, power_of_two
 from mlirfuse.schedule.tiling import Tiling
 
 WARP = 32
@@ -86,11 +85,11 @@ class ScatterAddRows(GpuScheduler):
         found = (params(*given) for given in ((layouts[0], heuristics.chunk, items), *tried))
         yield from (p for p in dict.fromkeys(found) if _fits(analysis, p, call.sizes))
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         def body(what: str, threads: int = SORT_THREADS) -> _SortedScatterAdd:
-            return _SortedScatterAdd(f"{name}{what}", analysis, slots, p, threads)
+            return _SortedScatterAdd(spec._replace(name=f"{spec.name}{what}"), threads)
 
-        threads = p.tx * p.ty
+        threads = spec.params.tx * spec.params.ty
         return [
             body("_begin").begin(),
             body("_count").count(),
@@ -156,9 +155,9 @@ def _best_first(layouts: list[tuple[int, int]], vectors: int) -> list[tuple[int,
 class _SortedScatterAdd(ScatterAddBody):
     """The body of one of the kernels."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling, threads: int):
-        super().__init__(name, analysis, slots, p.access, threads)
-        self.p = p
+    def __init__(self, spec: KernelSpec, threads: int):
+        super().__init__(spec, threads)
+        analysis, p = spec.analysis, self.p
         self.rows, self.value_rows, self.width = _sizes(analysis)
         self.chunks = sz.floordiv(self.value_rows, p.own.chunk) + 1  # beyond the first chunk of each row, and one more
         nbytes = self.sums_type.bytes
@@ -198,13 +197,6 @@ class _SortedScatterAdd(ScatterAddBody):
 
     # ---- the kernels that sort
 
-    def _each(self, count: sz.Size, one: Callable[[Val], None]) -> GpuKernel:
-        """The kernel that runs ``one(number)`` for each of ``count`` numbers, in one thread each."""
-        at = self.e.add(self.e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
-        with self.leader(self.e.cmp("lt", at, self.size(count))):
-            one(at)
-        return self.finish(sz.ceildiv(count, self.threads))
-
     def begin(self) -> GpuKernel:
         """The kernel that initializes words to 0, and sums to the identity: -0.0 for floats, which preserves the sign
         of zeros."""
@@ -219,7 +211,7 @@ class _SortedScatterAdd(ScatterAddBody):
                 word = e.select(upper, e.const(-(1 << 31), dt.i32), word)
             self._store(self.words, at, word)
 
-        return self._each(self.cleared, one)
+        return self.of_each(self.cleared, one)
 
     def count(self) -> GpuKernel:
         """The kernel that counts the values of each row, and numbers each value in its row."""
@@ -230,13 +222,13 @@ class _SortedScatterAdd(ScatterAddBody):
                 number = self._added(self._word(COUNTS, row), self.e.const(1, dt.i32))
                 self._store(self._buffer("numbers", self.value_rows), at, number)
 
-        return self._each(self.value_rows, one)
+        return self.of_each(self.value_rows, one)
 
     def assign_ranges(self) -> GpuKernel:
         """The kernel that assigns each row a range of the list, in any order of rows, and the chunks after the first of
         each row."""
         e, last = self.e, self.size(self.rows - 1)
-        at = e.add(e.mul(self.wide(self.block), self.threads), self.wide(self.thread))
+        at = self.grid_thread()
         row, inside = e.min(at, last), e.cmp("le", at, last)
         count = e.select(inside, self._load(self.words, self._word(COUNTS, row)), e.const(0, self.index))
         lane, up_to = e.and_(self.thread, WARP - 1), count
@@ -269,7 +261,7 @@ class _SortedScatterAdd(ScatterAddBody):
                 number = self._load(self._buffer("numbers", self.value_rows), at)
                 self._store(self._buffer("list", self.value_rows), self.e.add(start, number), at)
 
-        return self._each(self.value_rows, one)
+        return self.of_each(self.value_rows, one)
 
     # ---- the kernels that add
 

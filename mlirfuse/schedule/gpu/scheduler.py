@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.lowering import compensated_sums
-from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.gpu import access
-from mlirfuse.schedule.scheduler import EmittedKernels, Scheduler, SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import Scheduler, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
 LARGEST_BLOCK = 1024  # threads
@@ -21,15 +17,6 @@ COMPENSATION_INTERVAL = 256
 
 class GpuScheduler(Scheduler[DeviceProperties]):
     """A scheduler whose parameters have an ``access``."""
-
-    @abstractmethod
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Tiling) -> list[GpuKernel]:
-        """The kernels that compute ``analysis``."""
-
-    def emit(
-        self, name: str, analysis: Analysis, slots: Slots, params: Tiling, properties: DeviceProperties
-    ) -> EmittedKernels:
-        yield analysis, self.kernels(name, analysis, slots, params)
 
     def widest(self, analysis: Analysis, params: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output."""

@@ -12,20 +12,19 @@ import collections
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, size_of
+from mlirfuse.analysis.phases import Analysis, points_of, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, of_results
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_along_at_once
-from mlirfuse.schedule.scheduler import SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
 MOST_ROWS = 16
@@ -43,23 +42,20 @@ class Own(NamedTuple):
 class _Kernel(GpuBody):
     """The kernel of a segment."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx)
-        self.p, self.lanes = p, p.access.lanes
-        self.k.tiled, self.k.runs = True, p.own.at_once
-        *self.outer, self.inner = analysis.loops(analysis.kept)
-        self.middle = self.outer.pop() if p.rows_per_thread > 1 else []
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        self.k.tiled, self.k.runs = True, self.p.own.at_once
+        *self.outer, self.inner = self.analysis.loops(self.analysis.kept)
+        self.middle = self.outer.pop() if self.p.rows_per_thread > 1 else []
 
     def emit(self) -> GpuKernel:
         """The finished kernel."""
-        e, k, p, analysis = self.e, self.k, self.p, self.analysis
+        k, p, analysis = self.k, self.p, self.analysis
         width, rows = size_of(self.inner), p.rows_per_thread
         vectors = sz.floordiv(width, self.lanes)
         tiles = sz.ceildiv(size_of(self.middle), rows) if self.middle else 1
-        count = sz.product([*map(size_of, self.outer), tiles, vectors])
-        number = e.add(e.mul(self.wide(self.block), p.tx), self.wide(self.thread))
-        valid = e.cmp("lt", number, self.size(count))
-        number = e.min(number, e.sub(self.size(count), 1))
+        count = sz.mul(points_of(self.outer), tiles, vectors)
+        number, valid = self.clamped(self.grid_thread(), count)
         down, vector = k.divmod(Index(number), vectors)
         around, tile = k.divmod(down, tiles) if self.middle else (down, Index(0))
         column = Index(k.scale(vector, self.lanes).base, int(self.lanes > 1), self.lanes, span=(0, width))
@@ -185,8 +181,8 @@ class Stencil(GpuScheduler):
         spilled = max(0, held - registers)
         return (loads + rows * len(analysis.outputs) + 2 * spilled) / (lanes * rows)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        return [_Kernel(name, analysis, slots, p).emit()]
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        return [_Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         check_threads(p.tx, 1)
@@ -212,4 +208,4 @@ def _extents(analysis: Analysis) -> tuple:
     elements of the results."""
     shares = any(len(around[0].starts) > 1 for _, (_, *around) in analysis.once(reads) if around)
     loops = analysis.loops(analysis.kept)
-    return size_of(loops[-2]) if shares else 1, sz.product(a.size for a in analysis.domain)
+    return size_of(loops[-2]) if shares else 1, size_of(analysis.domain)

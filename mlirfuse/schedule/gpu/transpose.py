@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, kept_extents, size_of
+from mlirfuse.analysis.phases import Analysis, kept_extents, points_of, size_of
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -23,13 +23,12 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
-from mlirfuse.schedule.scheduler import Alignments, SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import Alignments, KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 from mlirfuse.schedule.transposed import frontier, unmapped_inputs
 
@@ -55,8 +54,9 @@ class Tile(NamedTuple):
 class _Kernel(GpuBody):
     """The kernel of a segment."""
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, p: Tiling):
-        super().__init__(name, analysis, slots, p.access, p.tx)
+    def __init__(self, spec: KernelSpec):
+        super().__init__(spec)
+        analysis, p = spec.analysis, spec.params
         e, k, own = self.e, self.k, p.own
         loops, nodes = analysis.loops(analysis.kept), _nodes(analysis)
         self.tile, self.read_lanes, self.along_both = own.tile, own.read_lanes, own.along_both
@@ -75,7 +75,7 @@ class _Kernel(GpuBody):
         self.base_env = self.point(outer, above)
         self.pitch = {v: own.tile + max(1, 4 // self.dtypes[v].bytes) for v in self.in_shared}
         self.offsets = {v: self.reserve(own.tile * self.pitch[v] * self.dtypes[v].bytes) for v in self.in_shared}
-        self.grid = sz.mul(sz.product(size_of(loop) for loop in outer), across, down)
+        self.grid = sz.mul(points_of(outer), across, down)
 
     def emit(self) -> GpuKernel:
         """The finished kernel."""
@@ -183,8 +183,8 @@ class Transpose(GpuScheduler):
         output's innermost; else none."""
         return _candidates(analysis, call)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, p: Tiling) -> list[GpuKernel]:
-        return [_Kernel(name, analysis, slots, p).emit()]
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        return [_Kernel(spec).emit()]
 
     def widest(self, analysis: Analysis, p: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output; inputs in shared memory have vectors along the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -117,7 +117,7 @@ def _matrix(analysis: Analysis, value: Value | None, rows: list[Axis], columns: 
     strides = [_stride(analysis, value, axes) for axes in (rows, columns)]
     if None in strides or 1 not in strides:
         return None
-    return Matrix(value, (sz.product(a.size for a in rows), sz.product(a.size for a in columns)), tuple(strides))  # type: ignore[arg-type]
+    return Matrix(value, (size_of(rows), sz.product(a.size for a in columns)), tuple(strides))  # type: ignore[arg-type]
 
 
 def _stride(analysis: Analysis, value: Value, axes: list[Axis]) -> Size | None:

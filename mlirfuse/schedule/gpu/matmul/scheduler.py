@@ -9,7 +9,6 @@ from mlirfuse.analysis import traffic
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.access import access_of, narrowed
 from mlirfuse.schedule.gpu.matmul import operands
 from mlirfuse.schedule.gpu.matmul.body import MatmulBody
@@ -18,7 +17,7 @@ from mlirfuse.schedule.gpu.matmul.operands import UNIT, Matrix
 from mlirfuse.schedule.gpu.matmul.params import COLUMNS, TILE_M, WGMMA_M, Layout, Tiles
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.scheduler import Alignments, SizedCall, require
+from mlirfuse.schedule.scheduler import Alignments, KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 LANES = 2  # most adjacent columns of a thread
@@ -79,8 +78,8 @@ class Matmul(GpuScheduler):
         require(p.access.lanes <= LANES, f"lanes = {p.access.lanes}: at most {LANES}")
         self.check_access(analysis, params, True, call)
 
-    def kernels(self, name: str, analysis: Analysis, slots: Slots, params: Tiling) -> list[GpuKernel]:
-        return [MatmulBody(name, analysis, slots, params).kernel()]
+    def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
+        return [MatmulBody(spec).kernel()]
 
 
 def _with_panels(params: Tiling, analysis: Analysis, call: SizedCall) -> Tiling:

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.slots import Slots
 from mlirfuse.schedule.gpu.kernel import NO_UNROLL, GpuBody
 from mlirfuse.schedule.gpu.matmul import operands
 from mlirfuse.schedule.gpu.matmul.operands import Matrix
 from mlirfuse.schedule.gpu.matmul.params import COLUMNS, ROW, WARP_GROUP, Layout
-from mlirfuse.schedule.tiling import Tiling
+from mlirfuse.schedule.scheduler import KernelSpec
 
 _TIMEOUT = 10_000_000  # nanoseconds that a wait for a barrier may suspend a thread, before it looks again
 
@@ -35,10 +33,11 @@ class TileBody(GpuBody):
     ``leads``: whether a thread is the first of its warp, of consumers only."""
 
     leads: Val
+    p: Layout  # type: ignore[assignment]  # of the parameters
 
-    def __init__(self, name: str, analysis: Analysis, slots: Slots, params: Tiling):
-        p = Layout(params)
-        super().__init__(name, analysis, slots, p.access, p.threads)
+    def __init__(self, spec: KernelSpec):
+        analysis, p = spec.analysis, Layout(spec.params)
+        super().__init__(spec, p.threads)
         self.p = p
         found = operands.operands(analysis)
         assert analysis.product is not None
@@ -60,7 +59,7 @@ class TileBody(GpuBody):
         e = self.e
         self.m, self.n, self.depth = (self.i32(size) for size in operands.extents(analysis))
         self.memory = e.fresh()
-        e.line(f"{self.memory} = llvm.mlir.addressof @{name}_dynamic : !llvm.ptr<3>")
+        e.line(f"{self.memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
         self.warp = self._uniform(e.bitcast(e.shr(e.bitcast(self.thread, dt.u32), 5), dt.i32))
         self.lane = e.and_(self.thread, 31)
         self.blocks = self.special("nctaid.x")
