@@ -121,15 +121,20 @@ class _AccessFunctions:
         return Access(dt.i32 if narrow else dt.i64, lanes, aligns, known, hint)
 
 
-def check(analysis: Analysis, access: Access, along_kept: bool, call: SizedCall, widest: Sequence[int]) -> None:
+def check(
+    analysis: Analysis, access: Access, along_kept: bool, call: SizedCall, widest: Sequence[int], innermost: bool = True
+) -> None:
     """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of ``access`` for these sizes.
-    ``widest``: the bytes of the widest vector of each input and output."""
+    ``widest``: the bytes of the widest vector of each input and output; ``innermost``: vectors are along the innermost
+    loop, else the caller has to check that they divide theirs."""
     functions = analysis.once(_AccessFunctions, along_kept)
     narrow, divided, limits, multiples = functions.bounds()(call.sizes, call.alignments)
     lanes, both = access.lanes, analysis.inputs + analysis.outputs
     require(power_of_two(lanes) and lanes <= 8, f"lanes = {lanes}: vectors have 1, 2, 4 or 8 elements")
     most = divided & -divided if divided else lanes
-    require(lanes <= most, f"lanes = {lanes}: at most {most} divide the contiguous extents for these sizes")
+    require(
+        lanes <= most or not innermost, f"lanes = {lanes}: at most {most} divide the contiguous extents for these sizes"
+    )
     require(access.index in (dt.i32, dt.i64), f"index = {access.index}: must be i32 or i64")
     require(access.index is dt.i64 or narrow, "index = i32: for these sizes offsets need 64 bits")
     require(len(access.aligns) == len(both), f"aligns: needs {len(both)} numbers, one per input and output")

@@ -32,10 +32,12 @@ class GpuScheduler(Scheduler[DeviceProperties]):
             params = params._replace(access=params.access._replace(aligns=aligns))
         return params
 
-    def check_access(self, analysis: Analysis, params: Tiling, along_kept: bool, call: SizedCall) -> None:
-        """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of the parameters."""
-        given = params.access
-        access.check(analysis, given, along_kept, call, self.widest(analysis, params))
+    def check_access(
+        self, analysis: Analysis, params: Tiling, along_kept: bool, call: SizedCall, innermost: bool = True
+    ) -> None:
+        """Raise :class:`ScheduleError` if memory does not satisfy the assumptions of the parameters, see
+        :func:`access.check`."""
+        access.check(analysis, params.access, along_kept, call, self.widest(analysis, params), innermost)
 
 
 def compensated(p: Tiling, analysis: Analysis, iterations: int) -> Tiling:

@@ -223,7 +223,7 @@ class Transpose(GpuScheduler):
             widest = most[name == "lanes"]
             aligned = lanes <= widest or (name == "lanes" and not own.along_both)
             require(aligned, f"{name} = {lanes}: at most {widest} for these sizes and alignments")
-        self.check_access(analysis, p, True, call)
+        self.check_access(analysis, p, True, call, innermost=not own.along_both)
 
 
 def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:

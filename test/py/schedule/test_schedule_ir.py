@@ -51,6 +51,7 @@ PROGRAMS = {
     "pointwise": (lambda x, y: np.maximum((x + y) * 1.5, 0), (24, 96), (24, 96)),
     "bias": (lambda x, b: x + b, (24, 97), (97,)),
     "transpose": (lambda x: x.T.copy(), (24, 96)),
+    "both orders": (lambda x: (x + 1, (x + 1).T.copy()), (24, 96)),
     "sum 1": (lambda x: x.sum(1), (24, 96)),
     "sum 0": (lambda x: x.sum(0), (24, 96)),
     "softmax 1": (lambda x: mnp.softmax(x, axis=-1), (24, 96)),
