@@ -91,6 +91,9 @@ class Scheduler(ABC, Generic[M]):
         """Yield each stage of the segment with its kernels."""
         yield spec.analysis, self.kernels(spec)
 
+    def check_limits(self, p: Tiling, properties: M) -> None:
+        """Raise :class:`ScheduleError` if no segment can have these parameters on a device."""
+
     @abstractmethod
     def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:
         """Raise :class:`ScheduleError`, which names the violated constraint, if these parameters and sizes would give
@@ -198,6 +201,7 @@ class Schedulers(Generic[M]):
         scheduler = self.of(params)
         if not scheduler.takes(analysis):
             raise ScheduleError(f"scheduler '{scheduler.name}' does not take this segment")
+        scheduler.check_limits(params, call.properties)
         scheduler.check(analysis, params, call)
 
     # ---- as attributes
@@ -222,5 +226,5 @@ class Schedulers(Generic[M]):
             raise ScheduleError(f"scheduler '{name}' does not take this segment")
         fields = {key: value for key, value in given.items() if key != "scheduler"}
         params = scheduler.read(fields, analysis, call)
-        scheduler.check(analysis, params, call)
+        self.check(analysis, params, call)
         return params

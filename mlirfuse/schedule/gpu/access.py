@@ -192,6 +192,16 @@ def widened(
     return access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
 
 
+def widest_access(
+    analysis: Analysis, wide: Collection[Value], required: Iterable[Value], call: SizedCall
+) -> Access | None:
+    """The access with vectors of 16 bytes of the widest type of the tensors ``wide``; None if one of the ``required``
+    tensors is not aligned for them, or if ordinary accesses are as wide."""
+    lanes = min(WIDEST // max(analysis.stored(v).bytes for v in wide), 8)
+    ordinary = access_of(analysis, True, call, hint_of(analysis, call))
+    return None if ordinary.lanes >= lanes else widened(analysis, ordinary, lanes, wide, required, call)
+
+
 def stores_strided(analysis: Analysis, along_kept: bool, call: SizedCall) -> bool:
     """Whether rows (columns if ``along_kept``) have a large result that is contiguous in memory along another loop than
     threads go along, so that each of its elements would be a store of its own, to another cache line."""

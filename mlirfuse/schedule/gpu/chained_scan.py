@@ -69,7 +69,9 @@ class ScanChain:
         self.body, self.e, self.points, self.group = body, body.e, points, group
         self.of_partials = States(1, partials)  # word 0 is the ticket
         self.of_groups = States(1 + sz.mul(sz.mul(points, partials), _state_halves(body)), sz.ceildiv(partials, group))
-        self.words = _words(body, points, partials, group)
+        groups = self.of_groups.partials
+        self.count = 1 + sz.mul(sz.mul(points, partials + groups), _state_halves(body))  # of words
+        self.words = _words(body, self.count)
 
     def ticket(self) -> Val:
         """Take a ticket: the number of this block's part. The blocks of smaller numbers have started."""
@@ -205,19 +207,17 @@ def _join_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
     return e.bitcast(halves[0], dtype) if dtype.is_float else e.cast(halves[0], dtype)
 
 
-def _words(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> Memory:
+def _words(body: ScanBody, count: sz.Size) -> Memory:
     """The memory of the ticket, and of the words of parts and of groups."""
-    pointer = body.args.temporary((body.scans[0], "words"), sz.mul(_words_count(body, points, partials, group), _BYTES))
+    pointer = body.args.temporary((body.scans[0], "words"), sz.mul(count, _BYTES))
     body.between_blocks.add(pointer)
     return Memory(pointer, (), dt.u64, _BYTES)
 
 
-def _words_count(body: ScanBody, points: sz.Size, partials: sz.Size, group: int) -> sz.Size:
-    return 1 + sz.mul(sz.mul(points, partials + sz.ceildiv(partials, group)), _state_halves(body))
-
-
-def emptied(spec: KernelSpec, points: sz.Size, partials: sz.Size, group: int) -> GpuKernel:
-    """The kernel that sets the words to 0, before the scan."""
+def emptied(spec: KernelSpec, chain: ScanChain | None) -> list[GpuKernel]:
+    """The kernel that sets the words of a chain to 0, before the scan; none without a chain."""
+    if chain is None:
+        return []
     body = ScanBody(spec._replace(name=f"{spec.name}_words"), THREADS)
-    count, words = _words_count(body, points, partials, group), _words(body, points, partials, group)
-    return body.of_each(count, lambda at: store_partial(body, words, at, body.e.const(0, dt.u64)))
+    words = _words(body, chain.count)
+    return [body.of_each(chain.count, lambda at: store_partial(body, words, at, body.e.const(0, dt.u64)))]

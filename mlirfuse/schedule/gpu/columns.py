@@ -19,7 +19,7 @@ from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacke
 from mlirfuse.schedule.gpu.column_body import ColumnsBody, SharedColumns, reduce_unaligned
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Needs
 from mlirfuse.schedule.gpu.partial import combine_partials
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
@@ -80,7 +80,6 @@ class GpuColumns(GpuScheduler):
         require(is_outer(analysis, call.sizes), "columns: for these sizes a reduced axis is contiguous, not a kept one")
         columns = ColumnsOfSize(analysis, p.access, call)
         needs, rows = columns.needs, columns.all_rows // p.coalesced_rows
-        check_tiling(p, call.properties)
         p.must("coalesced_rows", power_of_two(p.coalesced_rows), "must be a power of two")
         if p.coalesced_rows > 1:
             _check_coalesced(analysis, p, call)

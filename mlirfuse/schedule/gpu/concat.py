@@ -26,9 +26,9 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Line
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of, widened
+from mlirfuse.schedule.gpu.access import WIDEST, check_exact, widest_access
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import unaligned_reads
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_of_two, require
@@ -334,7 +334,6 @@ class Concat(GpuScheduler):
         return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.coalesced_rows)))]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        check_threads(p.tx, 1)
         fits = power_of_two(p.coalesced_rows) and p.coalesced_rows <= p.tx
         p.must("coalesced_rows", fits, "must be a power of two up to tx")
         check_exact(p.access, _access(analysis, call), "concat: results are not aligned for vectors")
@@ -373,12 +372,9 @@ def _of_rows(analysis: Analysis, p: Tiling, env: Sizes) -> Tiling:
 def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors as wide as the widest dtype allows; None if results are not aligned for them, or if ordinary accesses are
     as wide."""
-    both = analysis.inputs + analysis.outputs
-    lanes = min(WIDEST // max(analysis.stored(v).bytes for v in both), 8)
-    ordinary = access_of(analysis, True, call, hint_of(analysis, call))
-    if ordinary.lanes >= lanes or lanes == 1 or any(n < 0 for n in analysis.values(_strides, call.sizes)):
+    if any(n < 0 for n in analysis.values(_strides, call.sizes)):
         return None
-    return widened(analysis, ordinary, lanes, both, analysis.outputs, call)
+    return widest_access(analysis, analysis.inputs + analysis.outputs, analysis.outputs, call)
 
 
 def _lengths(analysis: Analysis) -> tuple:

@@ -24,10 +24,10 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import WIDEST, access_of, check_exact, hint_of, widened
+from mlirfuse.schedule.gpu.access import WIDEST, check_exact, widest_access
 from mlirfuse.schedule.gpu.concat import costly, numbers_elements
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, require
 from mlirfuse.schedule.tiling import Access, Tiling
@@ -249,7 +249,6 @@ class ConcatShared(GpuScheduler):
         return [body.finish(sz.ceildiv(count, p.coalesced_rows))]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        check_threads(p.tx, 1)
         check_exact(p.access, _access(analysis, call), "concat_shared: memory is not aligned for vectors")
         lanes = p.access.lanes
         _, length, *operands = analysis.values(_sizes, call.sizes)
@@ -270,7 +269,4 @@ def _sizes(analysis: Analysis) -> tuple:
 def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors of 16 bytes of the widest dtype; None if a tensor with adjacent rows is not aligned for them, or if
     ordinary accesses are as wide."""
-    both, in_line = analysis.inputs + analysis.outputs, analysis.once(_concat).in_line
-    lanes = min(WIDEST // max(analysis.stored(v).bytes for v in in_line), 8)
-    ordinary = access_of(analysis, True, call, hint_of(analysis, call))
-    return None if ordinary.lanes >= lanes else widened(analysis, ordinary, lanes, in_line, both, call)
+    return widest_access(analysis, analysis.once(_concat).in_line, analysis.inputs + analysis.outputs, call)

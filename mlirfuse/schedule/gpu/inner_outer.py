@@ -16,7 +16,7 @@ from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, ResidentRows, str
 from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
@@ -66,7 +66,6 @@ class InnerOuter(GpuScheduler):
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, False, call)
-        check_tiling(p, call.properties)
         _, length = analysis.values(row_extents, call.sizes)
         lanes, threads = p.access.lanes, p.tx * p.ty
         if not p.vectors_per_thread:

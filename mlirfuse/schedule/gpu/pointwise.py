@@ -34,13 +34,12 @@ from mlirfuse.schedule.gpu.pointwise_choice import (
     steps_across,
     wide_access,
 )
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_at_once
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
-WARP = 32
 Place = tuple[Env, Val | None]  # a row, and whether it is inside (None: always)
 Column = tuple[Index, Val | None, Index, Index]  # a vector: its index, whether it is inside, its lanes' rows, columns
 _LONG = 1 << 28  # elements, more than any device has threads for
@@ -240,7 +239,6 @@ class Pointwise(GpuScheduler):
         return [_Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        check_threads(p.tx, p.ty)
         for name in ("vectors_per_thread", "rows_per_thread"):
             p.must(name, 1 <= p.value(name) <= MOST_UNROLLED, f"must be from 1 to {MOST_UNROLLED}")
         outer, (row_segments, runs, ragged) = len(analysis.loops(analysis.kept)) - 1, p.own

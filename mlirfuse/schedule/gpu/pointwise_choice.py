@@ -23,12 +23,11 @@ from mlirfuse.schedule.gpu.access import (
     of_slices,
     widened,
 )
+from mlirfuse.schedule.gpu.scheduler import WARP
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import of_window, read_at_once, rows_read, unaligned_reads
 from mlirfuse.schedule.scheduler import SizedCall, power_from, power_to
 from mlirfuse.schedule.tiling import Access, Tiling
-
-WARP = 32
 
 
 class Rows(NamedTuple):

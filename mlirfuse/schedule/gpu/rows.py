@@ -29,7 +29,7 @@ from mlirfuse.schedule.gpu.row_choice import (
     unaligned_access,
 )
 from mlirfuse.schedule.gpu.row_storage import LoopedRows, in_registers, in_shared, vectors_per_iteration
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling, compensated
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
@@ -114,7 +114,6 @@ class GpuRows(GpuScheduler):
             require(same, f"unaligned: lanes must be {wider.lanes} here, with matching aligns")
         else:
             self.check_access(analysis, p, False, call)
-        check_tiling(p, call.properties)
         p.must("cluster", p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "needs ty = 1 and tx >= cluster")
         p.excludes("vectors_per_thread", "compensation_interval", "split")
         if not p.vectors_per_thread:

@@ -26,12 +26,11 @@ from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_tiling
+from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, power_of_two, power_to, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
-WARP = 32
 MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
 REGISTER_STATES = 16  # state components of a chained thread for which MIN_THREADS_PER_SM is requested
 MIN_THREADS_PER_SM = 1024  # otherwise ptxas aims at more threads and spills; not needed for other numbers of components
@@ -54,18 +53,12 @@ class ScanColumns(GpuScheduler):
         yield from _ColumnsOfSize(analysis, call).candidates()
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
-        p = spec.params
-        if not p.chained:
-            return [_Kernel(spec).emit()]
-        columns, above, _ = _extents(spec.analysis)
-        _, iterations = _strips(spec.analysis, p)
-        empty = chained_scan.emptied(spec, sz.mul(columns, above), iterations, p.ty * p.chained)
-        return [empty, _Kernel(spec).emit()]
+        kernel = _Kernel(spec)
+        return [*chained_scan.emptied(spec, kernel.chain), kernel.emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
         self.check_access(analysis, p, True, call)
-        check_tiling(p, call.properties)
         p.must("tx", p.tx <= WARP, f"must be at most {WARP}, a warp")
         p.must("ty", p.ty == 1 or p.tx * p.ty >= WARP, "must be 1, or make a block of at least a warp")
         p.must("chained", not p.chained or analysis.once(apart), "not for scans that depend on each other")

@@ -36,12 +36,11 @@ from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
 from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, chained, check_tiling
+from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler, chained
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
-WARP = 32
 MOST_REGISTER_ELEMENTS = 64  # per thread and iteration: their states are in registers together
 SHARED = 44 << 10  # bytes of shared memory for elements
 
@@ -153,17 +152,12 @@ class ScanRows(GpuScheduler):
         yield from dict.fromkeys([first, *others])
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
-        p = spec.params
-        if not p.chained:
-            return [_Kernel(spec).emit()]
-        rows, length = row_extents(spec.analysis)
-        empty = chained_scan.emptied(spec, rows, sz.ceildiv(length, p.tx * p.width), p.tx)
-        return [empty, _Kernel(spec).emit()]
+        kernel = _Kernel(spec)
+        return [*chained_scan.emptied(spec, kernel.chain), kernel.emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, length = analysis.values(row_extents, call.sizes)
         self.check_access(analysis, p, False, call)
-        check_tiling(p, call.properties)
         require(p.ty == 1 or p.tx <= WARP, f"ty = {p.ty}: must be 1 for rows of more than a warp")
         iteration = p.tx * p.width
         power = power_of_two(p.vectors_per_thread) or (p.vectors_per_thread > 0 and p.persistent)

@@ -25,7 +25,7 @@ from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -96,7 +96,6 @@ class ScatterAdd(GpuScheduler):
         atomic = not elements or (words > 0 and not p.own.ordered)
         require(atomic, "shared_elements: excludes ordered, and 64-bit floats")
         p.must("vectors_per_thread", 1 <= p.vectors_per_thread <= most, f"must be from 1 to {most}")
-        check_threads(p.tx, 1)
 
 
 def _sizes(analysis: Analysis) -> tuple:

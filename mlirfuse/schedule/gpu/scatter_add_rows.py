@@ -26,13 +26,12 @@ from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scatter_add import ScatterAddBody, op_of, sums_type
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import ScatterAddHeuristics
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_from, power_of_two
 from mlirfuse.schedule.tiling import Tiling
 
-WARP = 32
 SORT_THREADS = 256  # threads per block of the kernels that sort
 MOST_PER_THREAD = 16
 NEAR = 1.1  # costs up to this multiple of the least count as equal
@@ -101,7 +100,6 @@ class ScatterAddRows(GpuScheduler):
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, True, call)
-        check_threads(p.tx, p.ty)
         p.must("chunk", power_of_two(p.own.chunk), "must be a power of two")
         p.must("chunk", _fits(analysis, p, call.sizes), "too many values, or too many words for the sums of chunks")
         for what in ("rows_per_thread", "vectors_per_thread"):

@@ -10,13 +10,26 @@ from mlirfuse.schedule.gpu import access
 from mlirfuse.schedule.scheduler import Scheduler, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 
-LARGEST_BLOCK = 1024  # threads
+WARP, LARGEST_BLOCK = 32, 1024  # threads
 # The most additions of a thread without compensation: of equal numbers, so many err by 64 ulp.
 COMPENSATION_INTERVAL = 256
 
 
 class GpuScheduler(Scheduler[DeviceProperties]):
     """A scheduler whose parameters have an ``access``."""
+
+    def check_limits(self, p: Tiling, properties: DeviceProperties) -> None:
+        """Raise :class:`ScheduleError` unless a device can have blocks and clusters of these sizes, and numbers are in
+        range."""
+        tx, ty, threads, sizes = p.tx, p.ty, p.tx * p.ty, properties.cluster_sizes
+        require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both must be powers of two")
+        require(threads <= LARGEST_BLOCK, f"tx * ty = {threads}: a block has at most {LARGEST_BLOCK} threads")
+        p.must("cluster", p.cluster in sizes, f"{properties.chip} has clusters of {', '.join(map(str, sizes))} blocks")
+        most = properties.threads_per_sm // threads
+        p.must("min_blocks_per_sm", 1 <= p.min_blocks_per_sm <= most, f"must be from 1 to {most}")
+        for name, default in Tiling._field_defaults.items():
+            if type(default) is int:
+                p.must(name, p.value(name) >= default, f"must be at least {default}")
 
     def widest(self, analysis: Analysis, params: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output."""
@@ -55,30 +68,3 @@ def _round_off(analysis: Analysis) -> bool:
     """Whether the segment has sums that round."""
     partial = any(op.operands[0].dtype.is_float for op in analysis.partials)
     return partial or any(map(compensated_sums.round_off, analysis.phases))
-
-
-def check_threads(tx: int, ty: int) -> None:
-    """Raise :class:`ScheduleError` unless a block can have ``tx`` by ``ty`` threads."""
-    require(power_of_two(tx) and power_of_two(ty), f"tx = {tx}, ty = {ty}: both must be powers of two")
-    require(tx * ty <= LARGEST_BLOCK, f"tx * ty = {tx * ty}: a block has at most {LARGEST_BLOCK} threads")
-
-
-def check_tiling(p: Tiling, properties: DeviceProperties) -> None:
-    """Raise :class:`ScheduleError` unless a device can have blocks and clusters of these sizes, and numbers are in
-    range."""
-    check_threads(p.tx, p.ty)
-    check_cluster(p.cluster, properties)
-    most = properties.threads_per_sm // (p.tx * p.ty)
-    fits = 1 <= p.min_blocks_per_sm <= most
-    require(fits, f"min_blocks_per_sm = {p.min_blocks_per_sm}: must be from 1 to {most}")
-    for name, default in Tiling._field_defaults.items():
-        if type(default) is int:
-            require(getattr(p, name) >= default, f"{name} = {getattr(p, name)}: must be at least {default}")
-
-
-def check_cluster(cluster: int, properties: DeviceProperties) -> None:
-    """Raise :class:`ScheduleError` unless the device supports clusters of this size."""
-    sizes = properties.cluster_sizes
-    require(
-        cluster in sizes, f"cluster = {cluster}: {properties.chip} has clusters of {', '.join(map(str, sizes))} blocks"
-    )

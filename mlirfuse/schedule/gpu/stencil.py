@@ -21,7 +21,7 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of, hint_of, of_results
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scheduler import GpuScheduler, check_threads
+from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_along_at_once
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
@@ -185,7 +185,6 @@ class Stencil(GpuScheduler):
         return [_Kernel(spec).emit()]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        check_threads(p.tx, 1)
         height, _ = analysis.values(_extents, call.sizes)
         fits = 1 <= p.rows_per_thread <= min(height, MOST_ROWS)
         p.must("rows_per_thread", fits, f"must be from 1 to {min(height, MOST_ROWS)}")
