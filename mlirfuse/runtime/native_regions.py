@@ -66,13 +66,14 @@ class Region:
 
 
 def groups_of(steps: Sequence[st.Step], native: Callable[[st.Step], bool]) -> list[list[st.Step]]:
-    """The steps in order, those of a region together: as long as possible, and from two steps that call something on.
-    It ends behind what is freed after its last call."""
+    """The steps in order, those of a region together: as long as possible, with a launch or two other calls. It ends
+    behind what is freed after its last call."""
     out: list[list[st.Step]] = []
     group: list[st.Step] = []
 
     def close() -> None:
-        if sum(not isinstance(step, st.Free) for step in group) > 1:
+        launches = any(isinstance(step, (st.Kernels, st.Foreach)) for step in group)
+        if launches or sum(not isinstance(step, st.Free) for step in group) > 1:
             out.append(list(group))
         else:
             out.extend([step] for step in group)

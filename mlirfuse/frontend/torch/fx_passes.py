@@ -9,7 +9,8 @@ nothing requires gradients), is partitioned into forward and backward if it is a
     → inference_graph → before_lowering                              for an inference graph
 
 :func:`mlirfuse.frontend.torch.rewrites.equal_layers.compiled` outlines the layers, as it also repeats the trace where
-a layer cannot be traced by itself.
+a layer cannot be traced by itself. Where a graph cannot be traced at all, custom ops' backwards become ops
+(:mod:`mlirfuse.frontend.torch.rewrites.opaque_gradients`), and it is traced again.
 """
 
 from __future__ import annotations

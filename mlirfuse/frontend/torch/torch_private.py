@@ -514,3 +514,27 @@ def scalar_types() -> dict[torch.dtype, int]:
         for name in names
         if _address(library, f"aoti_torch_dtype_{name}")
     }
+
+
+def is_builtin(op: Any) -> bool:
+    """Whether an op is torch's own."""
+    return op.namespace in ("aten", "prims", "prim", "mlirfuse")
+
+
+def has_autograd(op: Any) -> bool:
+    """Whether an op has an autograd formula that was registered for it."""
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _AUTOGRAD)
+
+
+_AUTOGRAD = ("Autograd", "AutogradCPU", "AutogradCUDA")
+
+
+@contextlib.contextmanager
+def above_autograd() -> Iterator[None]:
+    """Records gradients inside of an op's kernel, where torch's dispatcher leaves autograd out."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradCPU", "AutogradCUDA", "AutogradOther", "ADInplaceOrView", "AutogradFunctionality"):
+        if hasattr(torch._C.DispatchKey, key):
+            excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        yield

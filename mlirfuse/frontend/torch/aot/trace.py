@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.compiler import disable
+from torch.fx import GraphModule
 from torch.nn import Module
 
 from mlirfuse.core import gc_control
 from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.aot import graph_cache
-from mlirfuse.frontend.torch.rewrites import equal_layers
+from mlirfuse.frontend.torch.rewrites import equal_layers, opaque_gradients
 from mlirfuse.frontend.torch.torch_private import RestartAnalysis, aot_autograd
 
 
@@ -32,9 +33,7 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
     counts["total"] += 1
     try:
         with gc_control.gc_disabled(aged=True):
-            run = equal_layers.compiled(
-                module, compilers["decompositions"], lambda: graph_cache.compiled(module, inputs, compilers)
-            )
+            run = _traced(module, inputs, compilers)
     except RestartAnalysis:  # Dynamo restarts the analysis
         raise
     except Exception:
@@ -42,6 +41,22 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
         raise
     counts["ok"] += 1
     return disable(run, reason="do not trace AOT-compiled graph")
+
+
+def _traced(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -> Callable[..., Any]:
+    def attempt() -> Callable[..., Any]:
+        return equal_layers.compiled(
+            module, compilers["decompositions"], lambda: graph_cache.compiled(module, inputs, compilers)
+        )
+
+    try:
+        return attempt()
+    except (RestartAnalysis, private.TorchDynamoException):
+        raise
+    except Exception:  # of several types, by torch's release, where a custom op's backward reads values
+        if not isinstance(module, GraphModule) or not opaque_gradients.rewrite(module):
+            raise
+        return attempt()
 
 
 def logged() -> bool:
