@@ -67,6 +67,19 @@ def test_gradients_as_in_eager(dynamic):
             torch.testing.assert_close(b.to(a.dtype), a, rtol=1e-5, atol=1e-5)
 
 
+def test_ops_that_read_are_not_recorded():
+    """A CUDA graph cannot be recorded around what synchronizes."""
+    from mlirfuse.frontend.torch.rewrites import opaque_gradients
+
+    op = torch.ops.mlirfuse_test_experts.grouped
+    module = torch.fx.GraphModule({}, torch.fx.Graph())
+    given = [module.graph.placeholder(name) for name in "xwo"]
+    module.graph.output(module.graph.call_function(op.default, tuple(given)))
+    assert opaque_gradients.rewrite(module)
+    assert opaque_gradients.reads(op.default) and opaque_gradients.reads(torch.ops.mlirfuse.opaque_gradients.default)
+    assert not opaque_gradients.reads(torch.ops.aten.mm.default) and not opaque_gradients.reads("x")
+
+
 def test_other_errors_are_not_hidden():
     """A graph that reads values elsewhere is no reason to rewrite its custom ops, nor is one without any."""
     from mlirfuse.frontend.torch.rewrites import opaque_gradients

@@ -16,6 +16,7 @@ from mlirfuse.frontend.torch import torch_private as private
 from mlirfuse.frontend.torch.execution import live_saved_tensors
 from mlirfuse.frontend.torch.execution.eager import transformed
 from mlirfuse.frontend.torch.execution.execute import Boxed
+from mlirfuse.frontend.torch.rewrites import opaque_gradients
 
 log = logging.getLogger("mlirfuse")
 
@@ -93,7 +94,7 @@ def _fixed(module: GraphModule, inputs: Sequence[Any], which: str, count: int) -
 
 def _skip(module: GraphModule) -> str | None:
     """The reason where a graph has an op that synchronizes with the GPU, and torch's check misses it."""
-    waiting = (node for node in module.graph.nodes if node.target in _WAITING)
+    waiting = (node for node in module.graph.nodes if node.target in _WAITING or opaque_gradients.reads(node.target))
     return next((f"{node.target} reads values on the host" for node in waiting), None)
 
 

@@ -19,12 +19,22 @@ _library.define("opaque(str name, Tensor[] tensors) -> Tensor")
 _library.define("opaque_gradients(str name, Tensor[] tensors, Tensor gradient, bool[] needed) -> Tensor[]")
 
 
+_rewritten: set[str] = set()  # names of ops
+
+
+def reads(target: Any) -> bool:
+    """Whether an op is taken to read values on the host, as its backward could not be traced; or is that backward."""
+    name = getattr(target, "name", None)
+    return target is torch.ops.mlirfuse.opaque_gradients.default or (callable(name) and name() in _rewritten)
+
+
 def rewrite(module: GraphModule) -> bool:
     """Replaces the calls of custom ops of tensors, with one result and an autograd formula, in Dynamo's graph
     ``module``. Returns whether there were any."""
     calls = [(node, given) for node in module.graph.nodes if (given := _given(node)) is not None]
     for node, given in calls:
         target: Any = node.target
+        _rewritten.add(_name(target))
         node.target = torch.ops.mlirfuse.opaque.default
         node.args, node.kwargs = (_name(target), given), {}
     if calls:
