@@ -335,6 +335,7 @@ for _dtype in dt.NARROW_FORMATS:
     EMIT[f"encode_{_dtype.name[2:]}"] = _encode_emit(_dtype)
 # Approximations for a GPU of float32 results that are rounded to 16-bit floats.
 ROUGH: dict[str, Callable[..., Val]] = {
+    "pow": m.rough_pow,
     "sigmoid": m.rough_sigmoid,
     "silu": lambda e, x: e.mul(x, m.rough_sigmoid(e, x)),
 }

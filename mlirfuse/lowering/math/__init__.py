@@ -33,7 +33,7 @@ from mlirfuse.lowering.math.gamma import lgamma
 from mlirfuse.lowering.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from mlirfuse.lowering.math.logarithm import log, log1p, log2, log10, log_of_sum, log_positive, logaddexp, logaddexp2
 from mlirfuse.lowering.math.logistic import rough_sigmoid, sigmoid, silu, softplus
-from mlirfuse.lowering.math.power import cbrt, hypot, pow
+from mlirfuse.lowering.math.power import cbrt, hypot, pow, rough_pow
 from mlirfuse.lowering.math.random import (
     normal_from_bits,
     normal_of_words,
@@ -49,7 +49,7 @@ __all__ = [
     "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "gap_between", "half_quotient_by", "hypot", "inverse",
     "ldexp", "lgamma", "log", "log1p", "log2", "log10", "log_of_sum", "log_positive", "logaddexp", "logaddexp2",
     "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words", "philox4x32", "pow", "quotient_by_inverse",
-    "quotient_by_size", "quotient_of_share", "reciprocal", "rough_exp", "rough_quotient", "rough_sigmoid",
+    "quotient_by_size", "quotient_of_share", "reciprocal", "rough_exp", "rough_pow", "rough_quotient", "rough_sigmoid",
     "rounded_reciprocal", "rsqrt", "share_of_larger", "sigmoid", "silu", "sin", "sinh", "softplus", "sum_of_exp",
     "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
 ]  # fmt: skip

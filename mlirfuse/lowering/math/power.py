@@ -103,6 +103,31 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
     return e.select(one, 1.0, r)
 
 
+def _with_subnormals(e: Emitter, name: str, x: Val) -> Val:
+    """A GPU's approximation, without flushing subnormals to zero."""
+    text = f'llvm.inline_asm "{name}.approx.f32 $0, $1;", "=f,f"'
+    return e.per_lane(lambda v: e.op(f"{text} {v} : (f32) -> f32", v.dtype), x)
+
+
+MOST_ROUGH = 64  # largest magnitude of such an exponent: the logarithm's error of 2**-22 is multiplied by it
+
+
+def rough_pow(e: Emitter, x: Val, y: Val) -> Val:
+    """x**y of float32 on a GPU within ``16 + |y| (4 + |log2(x)|)`` ulp, where y is a constant of at most
+    ``MOST_ROUGH``; else as :func:`pow`. Special values as C's pow."""
+    number = e.known(y)
+    if number is None or not 0 < abs(float(number)) <= MOST_ROUGH:
+        return pow(e, x, y)
+    number, ax = float(number), e.abs(x)
+    r = _with_subnormals(e, "ex2", e.mul(_with_subnormals(e, "lg2", ax), number))
+    if number % 2 == 0:
+        return r
+    if number % 2 == 1:
+        return e.select(e.cmp("ne", e.shr(e.bitcast(x, dt.u32), 31), 0), e.neg(r), r)
+    finite = e.and_(e.cmp("lt", x, 0.0), e.cmp("gt", x, -INF))
+    return e.select(finite, e.const(NAN, x.dtype, x.lanes), r)
+
+
 def cbrt(e: Emitter, x: Val) -> Val:
     """The cube root, within 1 ulp.
 

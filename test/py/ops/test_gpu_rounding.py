@@ -103,3 +103,26 @@ def test_only_what_a_half_type_hides(fn, rough):
     """A difference may be small beside what it is of: nothing hides its error."""
     text = mlirfuse.jit(fn, target="cuda:sm_90").lower(np.zeros(64, bf16)).as_text("tiled")
     assert ("fma.rm" not in text) == rough
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16])
+@pytest.mark.parametrize("power", [1 / 3, 2.5, -1.5, 5, 4, -3, 63])
+def test_powers(power, dtype):
+    """By constants, of numbers of all magnitudes and signs; special values as NumPy's."""
+    x = np.concatenate([
+        np.random.default_rng(0).uniform(-3, 3, 2000), np.geomspace(1e-3, 1e3, 500), -np.geomspace(1e-3, 1e3, 500),
+        [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan],
+    ]).astype(dtype)  # fmt: skip
+    (got,) = results_of(lambda x: (x.astype(f32) ** f32(power)).astype(dtype), x)
+    text = mlirfuse.jit(lambda x: (x.astype(f32) ** f32(power)).astype(dtype), target="cuda:sm_90").lower(x)
+    assert "lg2.approx" in text.as_text("ptx")
+    with np.errstate(all="ignore"):
+        want = (x.astype(np.float64) ** np.float64(f32(power))).astype(f32)
+        rounded = want.astype(dtype).astype(np.float64)
+    got = got.astype(np.float64)
+    assert np.array_equal(np.isnan(got), np.isnan(rounded))
+    assert np.array_equal(np.signbit(got), np.signbit(rounded) & ~np.isnan(got) | np.isnan(got) & np.signbit(got))
+    finite = np.isfinite(rounded) & np.isfinite(got)
+    assert np.array_equal(np.isfinite(got), np.isfinite(rounded))
+    step = np.spacing(np.abs(rounded).astype(dtype)).astype(np.float64)
+    assert np.all((np.abs(got - want) <= 0.52 * step)[finite])
