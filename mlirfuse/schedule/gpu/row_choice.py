@@ -168,11 +168,14 @@ class RowsOfSize:
 
     @property
     def crowded(self) -> bool:
-        """Whether a register-resident row, with widened 16-bit floats and the values that the online form avoids, would
-        leave only one block per multiprocessor."""
-        if not self.row.shorter or not self.row.reduced_precision or not self.wide or self.small or not self.best:
+        """Whether a register-resident row of 16-bit floats would leave too few blocks per multiprocessor: one, with
+        widened elements and the values that the online form avoids, or two of the largest, with several weights."""
+        if not self.row.reduced_precision or not self.wide or self.small or not self.best:
             return False
-        return self.best[2] * self.registers > self.heuristics.registers.crowded
+        heuristics, (tx, cluster, vectors_per_thread) = self.heuristics.registers, self.best
+        if self.row.shorter:
+            return vectors_per_thread * self.registers > heuristics.crowded
+        return self.row.weights > 1 and cluster == 1 and tx >= heuristics.largest_block
 
     def weights_late(self) -> bool:
         """Whether a row with weights should be register-resident, with all of the weights loaded at once after its

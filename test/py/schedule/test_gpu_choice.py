@@ -254,6 +254,14 @@ def test_half_types_beside_weights_hide_each_others_waiting(length, dtype):
     assert (blocks >= 2 and params.cluster == 1) if length < 56_000 else (blocks >= 3 and params.cluster == 4)
 
 
+@pytest.mark.parametrize("length, in_shared", [(4096, False), (8192, False), (12_288, True), (16_384, True)])
+def test_long_rows_of_16_bit_floats_with_weights(length, in_shared):
+    """Widened in registers, those of 512 threads would leave two blocks per multiprocessor."""
+    params = first_choice(layer_norm, (4096, length), (length,), (length,), dtype=np.float16)
+    assert params.in_shared == in_shared
+    assert first_choice(layer_norm, (4096, length), (length,), (length,)).in_shared == (length > 16_384)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("length", [50_001, 60_001, 70_001, 110_001])
 def test_half_types_odd_rows_beside_weights_have_many_threads(length, dtype):
