@@ -168,8 +168,8 @@ class ElementEmitter(IndexRemapping):
 
     def _div(self, op: Op, env: Env) -> Steps:
         """On a GPU, a divisor that many elements share is inverted once, a constant at compile time. Quotients that are
-        rounded to 16-bit floats are within 2.5 ulp of float32; others are corrected, and divisions by constants are
-        kept. A division takes twice as many instructions, and a branch."""
+        rounded to 16-bit floats are within 2.5 ulp of float32; others are corrected. A division takes twice as many
+        instructions, and a branch."""
         axes = self.axes.flat
         if self.e.target != "gpu" or op.result.dtype.compute is not dt.f32:
             return (yield from self._elementwise(op, env))
@@ -177,7 +177,8 @@ class ElementEmitter(IndexRemapping):
         dividend, divisor = (yield op.operands[0], a), (yield op.operands[1], b)
         reduced, number = self._reduced_precision.hide(op.result), self.e.known(divisor)
         if number is not None or not set(axes(op.operands[1])) < set(axes(op.result)):
-            quotient = m.half_quotient_by(self.e, dividend, number) if reduced and number is not None else None
+            by_number = m.half_quotient_by if reduced else m.quotient_by_number
+            quotient = by_number(self.e, dividend, float(number)) if number is not None else None
             return quotient or self._typed(op.result, self._computed(op, [dividend, divisor]))
         once = dividend.lanes == 1 and not axes(op.operands[1])  # such as a row's sum over its length
         if once and self.short_means and is_size(op.operands[1]):

@@ -19,6 +19,7 @@ from mlirfuse.lowering.math.division import (
     half_quotient_by,
     inverse,
     quotient_by_inverse,
+    quotient_by_number,
     quotient_by_size,
     quotient_of_share,
     reciprocal,
@@ -49,7 +50,7 @@ __all__ = [
     "erfc", "erfcinv", "erfinv", "exp", "exp2", "expm1", "fmod", "gap_between", "half_quotient_by", "hypot", "inverse",
     "ldexp", "lgamma", "log", "log1p", "log2", "log10", "log_of_sum", "log_positive", "logaddexp", "logaddexp2",
     "nextafter", "nextafter_of", "normal_from_bits", "normal_of_words", "philox4x32", "pow", "quotient_by_inverse",
-    "quotient_by_size", "quotient_of_share", "reciprocal", "rough_exp", "rough_pow", "rough_quotient", "rough_sigmoid",
-    "rounded_reciprocal", "rsqrt", "share_of_larger", "sigmoid", "silu", "sin", "sinh", "softplus", "sum_of_exp",
-    "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
+    "quotient_by_number", "quotient_by_size", "quotient_of_share", "reciprocal", "rough_exp", "rough_pow",
+    "rough_quotient", "rough_sigmoid", "rounded_reciprocal", "rsqrt", "share_of_larger", "sigmoid", "silu", "sin",
+    "sinh", "softplus", "sum_of_exp", "tan", "tanh", "uniform_from_bits", "uniform_of_words", "words_at",
 ]  # fmt: skip

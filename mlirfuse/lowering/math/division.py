@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 
 from mlirfuse.ir import dtypes as dt
@@ -110,6 +113,27 @@ def _corrected(e: Emitter, a: Val, b: Val, r: Val) -> Val:
     more = e.fma(q, b, e.neg(a))
     corrected = e.fma(more, e.neg(r), q)
     return e.select(e.isnan(corrected), q, corrected)
+
+
+NUMBER_BITS = 20  # significant bits of a divisor up to which no quotient is nearer to a midpoint than 2**-45
+
+
+def quotient_by_number(e: Emitter, a: Val, number: float) -> Val | None:
+    """``a / number`` of float32 on a GPU, correctly rounded where the quotient is at least 2**-100, else within an ulp;
+    None if the divisor has more than ``NUMBER_BITS`` significant bits, or its inverse is extreme.
+
+    The inverse is the sum of two floats of one sign, within 2**-47 (Brisebarre, Muller and Raina, 2004), so that
+    infinities stay: two instructions, where a division takes more than ten, and a branch."""
+    mantissa, _ = math.frexp(number) if math.isfinite(number) else (0.0, 0)
+    if not mantissa or mantissa * 2**NUMBER_BITS % 1 or not 2.0**-100 <= abs(number) <= 2.0**100:
+        return None
+    inverse = Fraction(1) / abs(Fraction(number))
+    high = np.float32(float(inverse))
+    if Fraction(float(high)) > inverse:
+        high = np.nextafter(high, np.float32(0))
+    rest = math.copysign(float(inverse - Fraction(float(high))), number)
+    most = math.copysign(float(high), number)
+    return e.fma(a, most, e.mul(a, rest)) if rest else e.mul(a, most)
 
 
 def half_quotient_by(e: Emitter, a: Val, number: float) -> Val | None:

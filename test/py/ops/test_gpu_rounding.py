@@ -126,3 +126,22 @@ def test_powers(power, dtype):
     assert np.array_equal(np.isfinite(got), np.isfinite(rounded))
     step = np.spacing(np.abs(rounded).astype(dtype)).astype(np.float64)
     assert np.all((np.abs(got - want) <= 0.52 * step)[finite])
+
+
+@pytest.mark.parametrize("number", [3, 5, 7, 9, 25, 49, 1000, 262143, -3, 1.5, 0.0078125, 3.0e-5 * 2**20])
+def test_divisions_by_numbers(number):
+    """Of few bits: as divisions round, but for subnormal quotients."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([
+        rng.standard_normal(4000), np.ldexp(rng.uniform(1, 2, 2000), rng.integers(-149, 127, 2000)),
+        np.arange(1, 2000) * number / 2, [0.0, -0.0, np.inf, -np.inf, np.nan, 3.4028235e38, 1e-45],
+    ]).astype(f32)  # fmt: skip
+    (got,) = results_of(lambda x: x / f32(number), x)
+    with np.errstate(all="ignore"):
+        want = x / f32(number)
+    small = np.abs(want) < 2.0**-100
+    assert np.array_equal(got[~small], want[~small], equal_nan=True)
+    assert np.all(np.abs(got - want)[small] <= np.spacing(np.abs(want[small])))
+    assert np.array_equal(np.signbit(got[x == 0]), np.signbit(want[x == 0]))
+    text = mlirfuse.jit(lambda x: x / f32(number), target="cuda:sm_90").lower(x).as_text("ptx")
+    assert ("div.rn" in text) == (number == 3.0e-5 * 2**20)
