@@ -38,6 +38,7 @@ def to_segments(
             "fusion-reverse-scans",
             "fusion-topk",
             "fusion-reduce-broadcasts",
+            *([] if isinstance(properties, HostProperties) else ["fusion-unroll-reductions"]),
             "fusion-cse",
             *([] if isinstance(properties, HostProperties) else ["fusion-add-at-once"]),
             "fusion-dce",

@@ -92,6 +92,14 @@ BODIES = {
   %2 = "fusion.broadcast_in_dim"(%1) {shape = ["8", "8"], dims = [0, 1]} : (tensor<1x8xf32>) -> T
   %3 = "fusion.sum"(%2) {axes = [0], keepdims = true} : (T) -> tensor<1x8xf32>
   %r = "fusion.add"(%x, %3) : (T, tensor<1x8xf32>) -> T"""),
+    "fusion-unroll-reductions": ("", """
+  %1 = "fusion.reshape"(%x) {shape = ["2", "4", "8"]} : (T) -> tensor<2x4x8xf32>
+  %2 = "fusion.reshape"(%y) {shape = ["2", "8", "4"]} : (T) -> tensor<2x8x4xf32>
+  %3 = "fusion.permute"(%2) {dims = [0, 2, 1]} : (tensor<2x8x4xf32>) -> tensor<2x4x8xf32>
+  %4 = "fusion.mul"(%1, %3) : (tensor<2x4x8xf32>, tensor<2x4x8xf32>) -> tensor<2x4x8xf32>
+  %5 = "fusion.sum"(%4) {axes = [0], keepdims = true} : (tensor<2x4x8xf32>) -> tensor<1x4x8xf32>
+  %6 = "fusion.broadcast_in_dim"(%5) {shape = ["2", "4", "8"], dims = [0, 1, 2]} : (tensor<1x4x8xf32>) -> tensor<2x4x8xf32>
+  %r = "fusion.reshape"(%6) {shape = ["8", "8"]} : (tensor<2x4x8xf32>) -> T"""),
     "fusion-remove-inplace": ("", """
   %1 = "fusion.exp"(%x) : (T) -> T
   %2 = "fusion.add"(%1, %y) {inplace = true} : (T, T) -> T

@@ -1,0 +1,21 @@
+// Short reductions of windows that overlap, and over tensors that lie in different orders, are elementwise ops.
+// RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-unroll-reductions,fusion-dce)' | FileCheck %s
+
+// CHECK-LABEL: func.func @windows(
+// CHECK: %[[A:.*]] = "fusion.slice"(%[[W:.*]]) {{.*}}start = ["0", "0"]
+// CHECK: %[[B:.*]] = "fusion.slice"(%[[W]]) {{.*}}start = ["0", "1"]
+// CHECK: %[[M:.*]] = "fusion.maximum"(%[[A]], %[[B]])
+// CHECK: %[[R:.*]] = "fusion.squeeze"(%[[M]]) {axes = [1]}
+// CHECK: return %[[R]]
+func.func @windows(%w: tensor<40x2xf32> {fusion.shape = ["40", "2"], fusion.strides = ["1", "1"], fusion.align = 4 : i64}) -> tensor<40xf32> {
+  %0 = "fusion.max"(%w) {axes = [1]} : (tensor<40x2xf32>) -> tensor<40xf32>
+  return %0 : tensor<40xf32>
+}
+
+// As it lies.
+// CHECK-LABEL: func.func @columns(
+// CHECK: "fusion.sum"
+func.func @columns(%x: tensor<2x40x8xf32>) -> tensor<40x8xf32> {
+  %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<2x40x8xf32>) -> tensor<40x8xf32>
+  return %0 : tensor<40x8xf32>
+}
