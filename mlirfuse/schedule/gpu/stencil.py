@@ -9,6 +9,7 @@ the vectors of a row, then down: none is idle, whatever the extents."""
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, req
 from mlirfuse.schedule.tiling import Tiling
 
 MOST_ROWS = 16
+_NEAR = 8  # elements; vectors have at most so many
 # Ops that map an index outside of an operand to one outside of theirs.
 VIEWS = {"slice", "pad", "broadcast_in_dim", "permute", "squeeze", "expand_dims"}
 CREATED = {"constant", "full", "iota", "size"}
@@ -95,6 +97,11 @@ class Reads(NamedTuple):
         """The number of elements that so many neighbouring results need."""
         return len({u * self.step + first for u in range(results) for first in self.starts})
 
+    def are_near(self) -> bool:
+        """Whether vectors of results read from the same vectors, unlike halves of rows that are swapped."""
+        starts = sorted(self.starts)
+        return any(b - a < _NEAR * max(1, self.step) for a, b in itertools.pairwise(starts))
+
 
 def reads(analysis: Analysis) -> list[tuple[Value, list[Reads]]]:
     """The values that are read at several indices along the innermost loop, and how along it and the one around it."""
@@ -111,7 +118,7 @@ def reads(analysis: Analysis) -> list[tuple[Value, list[Reads]]]:
     out = []
     for value, places in found.items():
         each = [Reads(frozenset(s[k] for s, _ in places), max(t[k] for _, t in places)) for k in range(len(dims))]
-        if len(each[0].starts) > 1:
+        if len(each[0].starts) > 1 and any(one.are_near() for one in each):
             out.append((value, each))
     return out
 

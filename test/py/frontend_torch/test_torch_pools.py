@@ -321,6 +321,17 @@ def test_kernels_of_a_gpu_read_vectors(monkeypatch, norm):
         assert not re.search(r"ld\.global\S*\.b(8|16)\b", windows)
 
 
+def test_halves_of_rows_that_are_swapped_are_no_stencil(monkeypatch):
+    """No vector is read twice in the gradient of rotary embeddings."""
+
+    def rotary(x):
+        halves = torch.cat((-x[..., 64:], x[..., :64]), -1)
+        return x * 0.5 + halves * 0.25
+
+    _, (_, params), _ = kernels_on_gpu(monkeypatch, rotary, torch.randn(64, 128, requires_grad=True))
+    assert [p.scheduler for p in params] == ["pointwise"]
+
+
 def test_a_backward_of_other_windows_goes_by_places():
     """An offset says where a maximum is to windows as its own alone."""
     x, g, aten = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 4, 4), torch.ops.aten

@@ -11,6 +11,7 @@ from test_gpu_emulated import check, normal
 
 import mlirfuse
 from mlirfuse.core.errors import ScheduleError
+from mlirfuse.lowering import host_plan
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import Program
 from mlirfuse.schedule import targets
@@ -87,6 +88,24 @@ def test_each_element_is_loaded_once():
     assert (params.scheduler, params.access.lanes, params.rows_per_thread) == ("stencil", 4, 4)
     text = load.ptx_of(program.target.write(program, (params,), program.slots()).tiled(), "sm_90")
     assert len(re.findall(r"ld\.global", text)) == 18
+
+
+def test_conditions_that_another_program_computed():
+    """A stencil after a product reads the condition from memory, whatever computed it."""
+
+    def f(x, y):
+        inner = np.arange(x.shape[-1])[None, None] >= x.shape[-1] // 2
+        product = np.where(inner, pooled(x), 0) @ np.ones((x.shape[-1], x.shape[-1]), np.float32)
+        return product, np.where(inner, pooled(y + product[:1]), 0)
+
+    given = np.ones((8, 64, 128), np.float32), np.ones((12, 64, 128), np.float32)
+    lowered = mlirfuse.jit(f, target="cuda:sm_90").lower(*given)
+    region = host_plan.regions_of(host_plan.plan(lowered.segmented()))[-1]
+    assert "ge" in [v.op.name for v in region.graph.args if v.op is not None]
+    program = Program(region.graph, targets.of("cuda:sm_90"), lowered.env)
+    (params,) = program.parameters(lowered.env, {})
+    assert params.scheduler == "stencil"
+    assert load.ptx_of(program.target.write(program, (params,), program.slots()).tiled(), "sm_90")
 
 
 @pytest.mark.parametrize("wrong", [{"rows_per_thread": 20}, {"at_once": 3}, {"lanes": 8}, {"tx": 96}])
