@@ -4,7 +4,7 @@
     python benchmarks/torch_float8.py steps --json float8.json   # 4096 and 11008 features, 8192 tokens (torchao)
     python benchmarks/torch_float8.py casts --json casts.json    # amax, scale, cast, transposed copy, by kind of scale
 
-``casts``: of bfloat16 matrices of 8192×8192, three calls a row; rows "by copy" copy as many bytes as such a call has to
+``casts``: of bfloat16 matrices of 8192×8192, eight calls a row; rows "by copy" copy as many bytes as such a call has to
 read and write. ``--by`` and ``--lock`` as of ``torch_attention.py``.
 """
 
@@ -97,26 +97,20 @@ CASTS: dict[str, tuple[Callable[..., Any], float]] = {  # and bytes moved per el
 
 
 def casts(args) -> Iterator[Case]:
-    """Calls on other inputs each time, of which no two fit into the second-level cache, replayed from a CUDA graph. The
+    """Calls on other inputs each time, of which no two fit into the second-level cache, queued one after the other. The
     copies are rows, too."""
-    size = 256 if args.small else 8192
-    given = [torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(1 if args.small else 3)]
+    size, count = (256, 1) if args.small else (8192, 8)
+    given = [torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(count)]
 
     def cycled(f):
+        def first():
+            return sum(float(y.float().abs().max()) for y in torch.utils._pytree.tree_leaves(f(given[0])))
+
         def run():
             for x in given:
                 f(x)
 
-        def first():
-            total = sum(float(y.float().abs().max()) for y in torch.utils._pytree.tree_leaves(f(given[0])))
-            run()
-            if DEVICE == "cuda":
-                with torch.cuda.graph(graph):
-                    run()
-            return total
-
-        graph = torch.cuda.CUDAGraph() if DEVICE == "cuda" else None
-        return first, graph.replay if graph else run
+        return first, run
 
     for name, (f, moved) in CASTS.items():
         if args.only and name not in args.only:
