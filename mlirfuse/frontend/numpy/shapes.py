@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -25,18 +24,8 @@ def axis_of(axis, rank: int) -> int:
     return number % rank
 
 
-@overload
-def axes_of(axis: None, rank: int) -> None: ...
-
-
-@overload
-def axes_of(axis: int | Sequence[Any] | np.ndarray, rank: int) -> tuple[int, ...]: ...
-
-
-def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
-    """The axes (None, an int, a tuple) as non-negative ints; None stays None."""
-    if axis is None:
-        return None
+def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes (an int, a tuple) as non-negative ints."""
     if isinstance(axis, (tuple, list, range, np.ndarray)):
         axes = tuple(axis_of(a, rank) for a in axis)
         if len(set(axes)) != len(axes):
@@ -45,9 +34,12 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
     return (axis_of(axis, rank),)
 
 
-def reduced_axes(axis: Any, rank: int) -> tuple[int, ...] | None:
-    """:func:`axes_of` for a reduction, which accepts 0 and -1 as the axis of a 0-d array, as NumPy's ufuncs do."""
-    if rank == 0 and not isinstance(axis, (tuple, list, type(None))) and operator.index(axis) in (0, -1):
+def reduced_axes(axis: Any, rank: int, of_ufunc: bool = True) -> tuple[int, ...] | None:
+    """:func:`axes_of` for a reduction; None, for all axes, stays None. A ufunc's accepts 0 and -1 as the axis of a 0-d
+    array."""
+    if axis is None:
+        return None
+    if of_ufunc and rank == 0 and not isinstance(axis, (tuple, list)) and operator.index(axis) in (0, -1):
         return ()
     return axes_of(axis, rank)
 

@@ -13,9 +13,9 @@ from mlirfuse.frontend.numpy.trace_state import current
 _COMPOSED = (
     np.angle, np.append, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.column_stack, np.diff, np.dsplit, np.dstack,
     np.flip, np.fliplr, np.flipud, np.hsplit, np.hstack, np.iscomplex, np.iscomplexobj, np.isrealobj, np.meshgrid,
-    np.moveaxis, np.ndim, np.rollaxis, np.shape, np.size, np.split, np.tensordot, np.trapezoid, np.tril, np.triu,
-    np.vsplit, np.vstack, np.linalg.cross, np.linalg.diagonal, np.linalg.matmul, np.linalg.matrix_norm,
-    np.linalg.matrix_transpose, np.linalg.outer, np.linalg.tensordot, np.linalg.trace,
+    np.moveaxis, np.ndim, np.outer, np.rollaxis, np.shape, np.sinc, np.size, np.split, np.tensordot, np.trapezoid,
+    np.tril, np.triu, np.vsplit, np.vstack, np.linalg.cross, np.linalg.diagonal, np.linalg.matmul,
+    np.linalg.matrix_norm, np.linalg.matrix_transpose, np.linalg.outer, np.linalg.tensordot, np.linalg.trace,
     *filter(None, [getattr(np, "unstack", None)]),
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of_array
-from mlirfuse.frontend.numpy.operands import asarray, fresh, inexact, operand, trace_of, value_of, wrap
+from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import int_range, kind_of, resolve, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.shapes import aligned
@@ -176,13 +176,6 @@ def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
         store(x._trace, x, y.value, "nan_to_num")
         return x if x.ndim else wrap(x._trace, y.value)
     return y
-
-
-@implements(np.sinc)
-def sinc(x):
-    x = inexact(x)
-    y = np.pi * x
-    return chosen(x == 0, x.dtype.type(1), call_ufunc(np.sin, (y,)) / y)
 
 
 @implements(np.select)

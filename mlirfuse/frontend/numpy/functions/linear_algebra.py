@@ -85,11 +85,6 @@ def inner(a, b, /):
     return x * y if x.ndim == 0 or y.ndim == 0 else wrap(x._trace, tensordot(x, y, ((-1,), (-1,))).value)
 
 
-@implements(np.outer)
-def outer(a, b, out=None):
-    return into_out(reshape(a, (-1, 1)) * reshape(b, (1, -1)), out, "outer")
-
-
 @implements(np.einsum)
 def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
     refuse("einsum", **kwargs)

@@ -33,7 +33,7 @@ def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None,
     """A reduction by the op ``row`` in the dtype ``to``; by a call of NumPy for complex numbers that the op does not
     take."""
     t = x._trace
-    axes = axes_of(axis, x.ndim) if row in _NO_UFUNCS else reduced_axes(axis, x.ndim)
+    axes = reduced_axes(axis, x.ndim, row not in _NO_UFUNCS)
     keepdims = False if keepdims is np._NoValue else bool(keepdims)
     value = value_of(t, x, to or x._value.dtype)
     if value.dtype.kind != "c" or "c" in TABLE[row].takes:
@@ -57,7 +57,7 @@ def _kept(shape, axes, keepdims) -> tuple:
 
 def _count(x, axis) -> sz.Size:
     """The number of elements that a reduction combines."""
-    axes = axes_of(axis, x.ndim)
+    axes = reduced_axes(axis, x.ndim, False)
     return sz.product(n for k, n in enumerate(x._value.shape) if axes is None or k in axes)
 
 
@@ -187,7 +187,7 @@ def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
         result = sum(x, axis, to, keepdims=keepdims) / asarray(x._trace.sym(_count(x, axis)), to.real)
     else:
         result = reduce_axes(x, "mean", axis, keepdims, to)
-    warn_of_nothing(x, axes_of(axis, x.ndim))
+    warn_of_nothing(x, reduced_axes(axis, x.ndim, False))
     return into_out(result, out, "mean")
 
 

@@ -110,8 +110,8 @@ class Holds(Assumptions):
 
 @dataclass(eq=False)
 class Step:
-    """``after``: the next step by this one's outcome; a list where sizes and constants select among several. ``where``:
-    the user's line of the graph break; None: the function's end."""
+    """A step of a call, or its start. ``after``: the next step by this one's outcome; a list where sizes and constants
+    select among several. ``where``: the user's line of the graph break; None: the function's end."""
 
     after: dict[Any, list[Step]] = field(default_factory=dict, kw_only=True)
     holds: Holds = field(default_factory=Holds, kw_only=True)
@@ -119,14 +119,6 @@ class Step:
 
     def run(self, state: State) -> Any:
         """Runs the step; its outcome, a key of ``after``."""
-        raise NotImplementedError
-
-
-@dataclass(eq=False)
-class Root(Step):
-    """The start of a call."""
-
-    def run(self, state: State) -> Any:
         return None
 
 
@@ -312,9 +304,6 @@ class Return(Step):
     tree: trees.Tree
     leaves: list[Out]
 
-    def run(self, state: State) -> Any:
-        return None
-
     @property
     def is_certain(self) -> bool:
         """Whether it follows for any sizes."""
@@ -332,7 +321,7 @@ class Tree:
     arrays."""
 
     def __init__(self) -> None:
-        self.root = Root()
+        self.root = Step()
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.captured: list[Captured] = []
         self.steps = 0
