@@ -54,6 +54,21 @@ def check(fn, *args, native: bool = True):
     return got
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["a = a * 2 + a[::-1]", "b = a + 1; a = b[::-1] - a", "a, b = b + a[::-1], a", "b = a; a = a[::-1] + i; c = b",
+     "a = np.concatenate([a[::-1], a])", "a = (a + a[::-1])[: len(a) - 1]", "kept.append(a[::-1] + a); a = a[::-1] * 2",
+     "kept.append(a); a = a[::-1] + 1", "b = a + 1 if i % 2 else a[::-1] * 2; a = b[::-1] - a",
+     "a = step(a, b); b = a + b[::-1]", "b = a[::-1] + 1; a = b.reshape(2, -1)[::-1].ravel() + b",
+     "d = (a + 1, b + 2); a = d[1][::-1] + d[0]; b = d[0]"],
+)  # fmt: skip
+def test_memory_that_a_variable_uses_is_not_reused(body):
+    """Whether one variable may have an allocation's memory, or several, or none, and of whatever size."""
+    source = "def step(a, b):\n    c = a + 1\n    return c[::-1] + b\n\n\ndef f(a, n):\n    b, c, kept = a, a, []\n    for i in range(n):\n"
+    source += "".join(f"        {statement}\n" for statement in body.split("; ")) + "    return a, b, c, kept\n"
+    check(function_of(source), np.arange(1.0, 9.0), 5)
+
+
 def total(x):
     s = 0
     for i in range(len(x)):
