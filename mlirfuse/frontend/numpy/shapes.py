@@ -34,6 +34,11 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     return (axis_of(axis, rank),)
 
 
+def axes_or_all(axis: Any, rank: int) -> tuple[int, ...]:
+    """:func:`axes_of`; all axes for None."""
+    return tuple(range(rank)) if axis is None else axes_of(axis, rank)
+
+
 def reduced_axes(axis: Any, rank: int, of_ufunc: bool = True) -> tuple[int, ...] | None:
     """:func:`axes_of` for a reduction; None, for all axes, stays None. A ufunc's accepts 0 and -1 as the axis of a 0-d
     array."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.operands import asarray, wrap
-from mlirfuse.frontend.numpy.shapes import axes_of
+from mlirfuse.frontend.numpy.shapes import axes_or_all
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufunc_rules import formula_rule, of_row, op
@@ -226,14 +226,10 @@ def _floats(x) -> TracedArray:
     return x if x._value.dtype.is_float else asarray(x, np.float64)
 
 
-def _axes(x: TracedArray, axis) -> tuple[int, ...]:
-    return tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
-
-
 def _normalized(row: str, x, axis=None) -> TracedArray:
     """An op along one axis, or over all axes flattened."""
     x = _floats(x)
-    axes = _axes(x, axis)
+    axes = axes_or_all(axis, x.ndim)
     if len(axes) == 1:
         return wrap(x._trace, x._trace.emit(row, x.value, axis=axes[0]))
     if len(axes) != x.ndim:
@@ -263,5 +259,5 @@ def logsumexp(a, axis=None, b=None, keepdims=False, return_sign=False):
     shift = np.where(np.isfinite(high), high, 0.0)
     created = np.log(np.sum(np.exp(wide - shift), axis=axis, keepdims=True)) + shift
     if not keepdims:
-        created = np.squeeze(created, _axes(x, axis))
+        created = np.squeeze(created, axes_or_all(axis, x.ndim))
     return wrap(x._trace, asarray(created, x.dtype).value)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.scope import Captured, read_scope, unchanged
+from mlirfuse.frontend.numpy.scope import Captured
 from mlirfuse.frontend.numpy.views import At, viewed
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
@@ -93,9 +93,8 @@ class Traced(Assumptions):
 
     ``arg_leaves``: the leaf of each graph argument; the arrays of ``captured`` follow. ``mutated``: from a leaf's index
     to the graph's result with its new value. ``scope``: (dict or cell, key, value) for numbers and strings in the
-    function's scope, which are constants of the trace, and for arrays from which constants were computed;
-    :meth:`scope_holds` checks it. ``warnings``: RuntimeWarnings of each call. ``compares``: the function asks whether
-    two of its arguments are one object.
+    function's scope, which are constants of the trace, and for arrays from which constants were computed. ``warnings``:
+    RuntimeWarnings of each call. ``compares``: the function asks whether two of its arguments are one object.
     """
 
     graph: Graph
@@ -107,10 +106,6 @@ class Traced(Assumptions):
     scope: list[tuple[Any, str, Any]]
     warnings: tuple[str, ...]
     compares: bool
-
-    def scope_holds(self) -> bool:
-        """Whether everything that the function read from its scope is unchanged."""
-        return all(unchanged(read_scope(namespace, key), value) for namespace, key, value in self.scope)
 
     def sizes(self, given: Sequence) -> dict[str, int]:
         """The symbols' values in a call, from the arrays of the graph's arguments."""

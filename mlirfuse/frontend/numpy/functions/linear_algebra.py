@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.functions.reductions import max, min, reduce_axes, 
 from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, squeeze, transpose
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, inexact, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.shapes import axes_of
+from mlirfuse.frontend.numpy.shapes import axes_or_all
 from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
@@ -178,7 +178,7 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 @implements(np.linalg.norm)
 def norm(x, ord=None, axis=None, keepdims=False):
     x, ord = inexact(x), concrete(ord)
-    axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
+    axes = axes_or_all(axis, x.ndim)
     euclidean = {1: (None, 2), 2: (None, "f", "fro")}.get(len(axes), (None,) if axis is None else ())
     if ord in euclidean:
         return call_ufunc(np.sqrt, (sum(squared(x), None if axis is None else axes, keepdims=keepdims),))

@@ -11,7 +11,7 @@ from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_arr
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.shapes import axes_of, flat_axis, size_of
+from mlirfuse.frontend.numpy.shapes import axes_or_all, flat_axis, size_of
 from mlirfuse.frontend.numpy.source import unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
@@ -91,7 +91,7 @@ def sort(a, axis=-1, kind=None, order=None, *, stable=None):
 @implements(np.median)
 def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
     x = asarray(a)
-    axes = tuple(range(x.ndim)) if axis is None else axes_of(axis, x.ndim)
+    axes = axes_or_all(axis, x.ndim)
     kept = [k for k in range(x.ndim) if k not in axes]
     count = sz.product(x._value.shape[k] for k in axes)
     flat = reshape(transpose(x, (*kept, *axes)), (*tuple(x.shape[k] for k in kept), x._trace.sym(count)))
