@@ -13,8 +13,8 @@ from mlirfuse.core.pipeline_text import PipelineError, items_of
 from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.lowering import devices, llvm, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
+from mlirfuse.schedule import costs
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.gpu.tuning import costs
 from mlirfuse.schedule.program import Schedules, decide
 
 

@@ -13,7 +13,7 @@ from mlirfuse.passes.segmentation import splits
 from mlirfuse.passes.segmentation.drafts import ASKED, Decision, SegmentDrafts
 from mlirfuse.passes.segmentation.merging import Segmenter
 from mlirfuse.passes.segmentation.prices import Prices
-from mlirfuse.schedule.gpu.tuning import costs
+from mlirfuse.schedule import costs
 
 APART = "shares no tensor with the segments before it"
 

@@ -12,10 +12,9 @@ from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.copies import Copies
 from mlirfuse.passes.segmentation.drafts import REDUCES, SCANS, SCANS_BACK, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.prices import Prices, comparison
-from mlirfuse.schedule.cpu.costs import CPU
-from mlirfuse.schedule.gpu.tuning import costs
+from mlirfuse.schedule import costs
 
-DEVICES = {**costs.DEVICES, "cpu": CPU}
+DEVICES = {**costs.DEVICES, "cpu": costs.CPU}
 # By what share of its time a segment has to be slower than its two parts: with coefficients that are fitted to measured
 # kernels, and with rough ones.
 MEASURED, ROUGH = 0.25, 0.5

@@ -19,7 +19,7 @@ from mlirfuse.ir import interpreter
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.schedule.gpu.tuning import costs
+from mlirfuse.schedule import costs
 from mlirfuse.tools import fit_costs
 
 CUT = "fusion-group{single-op=true horizontal=true},fusion-segment{prices=h200}"

@@ -18,7 +18,7 @@ from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.segmentation import merging, splits
-from mlirfuse.schedule.gpu.tuning import costs
+from mlirfuse.schedule import costs
 
 GROUP = "fusion-group{single-op=true horizontal=true}"
 # A device for which tensors of tests are large: launches take no time, and rows of more than 4 elements are not kept.

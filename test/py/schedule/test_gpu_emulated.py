@@ -26,10 +26,9 @@ from mlirfuse.ir.dtypes import BY_NAME
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
-from mlirfuse.schedule import targets
+from mlirfuse.schedule import costs, targets
 from mlirfuse.schedule.gpu import pointwise_choice
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
-from mlirfuse.schedule.gpu.tuning import costs
 from mlirfuse.schedule.scheduler import SizedCall
 
 BOUND = {

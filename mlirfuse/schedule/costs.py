@@ -1,5 +1,5 @@
-"""Coefficients of predicted times of kernels, per device: ``python -m mlirfuse.tools.fit_costs`` on records of
-``benchmarks/kernel_costs.py``."""
+"""Coefficients of predicted times of kernels, per device. GPUs' are fitted: ``python -m mlirfuse.tools.fit_costs`` on
+records of ``benchmarks/kernel_costs.py``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,30 @@ H200 = Coefficients(
     code=4.69e-09,
 )
 H100 = dataclasses.replace(H200, byte=H200.byte * _BANDWIDTHS["h200"] / _BANDWIDTHS["h100"])
-DEVICES = {"h100": H100, "h200": H200}
+DEVICES = {"h100": H100, "h200": H200}  # GPUs
+
+# Roughly those of a core with vectors of 32 bytes, and of its share of the memory; a row or column that is longer than
+# ``row`` or ``column`` is not kept between passes. Measured on op mixes of one size, not fitted: good for decisions by
+# a wide margin.
+CPU = Coefficients(
+    launch=5e-6,
+    byte=9e-11,
+    cached_byte=3e-11,
+    again=1e-11,
+    strided=2e-11,
+    gathered=5e-10,
+    instruction=3e-11,
+    reduced=2e-11,
+    columns=3e-11,
+    phase=0.0,
+    scanned=1e-10,
+    added=1e-9,
+    code=0.0,
+    cache=1 << 20,
+    row=1 << 14,
+    column=16,
+    vector=1 << 16,
+)
 
 
 def nearest(properties: DeviceProperties) -> str:
