@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis, points_of, size_of
+from mlirfuse.analysis.phases import Analysis, late_outputs, points_of, size_of
 from mlirfuse.ir.graph import Value
 from mlirfuse.schedule.gpu.access import widened
 from mlirfuse.schedule.scheduler import SizedCall
@@ -36,15 +36,9 @@ def _can_coalesce(analysis: Analysis) -> bool:
     )
 
 
-def written(analysis: Analysis) -> list[Value]:
-    """The full-size outputs, which vary along the rows."""
-    reduced = set(analysis.reduced)
-    return [v for v in analysis.outputs if reduced & set(analysis.axes.flat(v))]
-
-
 def _full(analysis: Analysis) -> list[Value]:
     """The inputs with dimensions, and the full-size outputs."""
-    return [v for v in analysis.inputs if v.rank] + written(analysis)
+    return [v for v in analysis.inputs if v.rank] + late_outputs(analysis)[0]
 
 
 def _widest(analysis: Analysis) -> tuple[list[Value], int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis, points_of, row_extents, size_of
+from mlirfuse.analysis.phases import Analysis, late_outputs, points_of, row_extents, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
@@ -17,7 +17,6 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
-from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.kernel import Exchange, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import store_partials
 from mlirfuse.schedule.scheduler import KernelSpec
@@ -227,7 +226,8 @@ class RowsDown(NamedTuple):
         after the other. Not for full-size outputs, which would need their registers twice: SiLU's gradient and its sum,
         20000×2730 bf16, 242 → 320 µs."""
         analysis = self.body.analysis
-        return not written(analysis) and not self.p.stages and len(analysis.once(joint.online)) == 1
+        full, _ = late_outputs(analysis)
+        return not full and not self.p.stages and len(analysis.once(joint.online)) == 1
 
     def reduce(self, phase: list[Op], also: Callable[[list[Place]], object] | None = None) -> list[tuple[Val, ...]]:
         """The thread's accumulators over the rows, at whose places ``also`` runs, too."""
@@ -253,7 +253,8 @@ def _min_blocks_per_sm(analysis: Analysis, p: Tiling) -> int:
         return 1
     if p.compensation_interval:
         return max(1, 1024 // threads)  # else ptxas uses too many registers for compensated totals
-    if p.split > 1 and written(analysis) and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run concurrently
+    full, _ = late_outputs(analysis)
+    if p.split > 1 and full and all(v.dtype.bytes <= 2 for v in streamed):  # all parts run concurrently
         return max(1, WRITTEN.get(p.access.lanes, threads) // threads)
     return 1
 
@@ -355,7 +356,7 @@ class SharedColumns(ColumnsBody):
         self.first, self.step = self.wide(e.add(e.mul(rank, p.ty), self.y)), p.ty * p.cluster
         rounded = e.add(e.sub(self.size(self.rows), self.first), self.step - 1)
         self.iterations = e.div(e.max(rounded, 0), self.step)  # of this thread, one per row
-        self.streamed, self.full = streamed_inputs(self.analysis), written(self.analysis)
+        self.streamed, self.full = streamed_inputs(self.analysis), late_outputs(self.analysis)[0]
         self.copies = AsyncCopies(self, self.streamed, p.access.lanes, p.stages)
         return RowsDown(self, p, 1, e.const(0, self.index), self.iterations, self.found)
 

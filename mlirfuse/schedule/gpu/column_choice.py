@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, late_outputs
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import narrowed
-from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked, written
+from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import shared_elements
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import SizedCall, power_from
@@ -24,7 +24,7 @@ class Needs:
     """Properties of a columns segment that do not depend on sizes."""
 
     def __init__(self, analysis: Analysis):
-        phases, wide, reduced = analysis.once(joint.online), written(analysis), set(analysis.reduced)
+        phases, wide, reduced = analysis.once(joint.online), late_outputs(analysis)[0], set(analysis.reduced)
         dtypes = [[d for op in phase for d in red.accumulator_types(op)] for phase in phases]
         down = [v.dtype.bytes for v in analysis.inputs if reduced & set(analysis.axes.flat(v))]
         computed = [op for op in analysis.ops if reduced & set(analysis.axes.flat(op.result))]

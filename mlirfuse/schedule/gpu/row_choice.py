@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis import joint
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.phases import Analysis, late_outputs
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
-from mlirfuse.schedule.gpu.coalesced_columns import written
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -447,7 +446,7 @@ class Row:
 
     def __init__(self, analysis: Analysis):
         streamed, shared = analysis.once(row_inputs)
-        full, phases, kept = written(analysis), analysis.once(joint.online), set(analysis.kept)
+        full, phases, kept = late_outputs(analysis)[0], analysis.once(joint.online), set(analysis.kept)
         nbytes = [v.dtype.bytes for v in streamed]
         own = [v.dtype.bytes for v in streamed if kept <= set(analysis.axes.flat(v))] or nbytes
         loaded = at_own_index(analysis, streamed + shared)
