@@ -37,6 +37,7 @@ from mlirfuse.frontend.torch.rewrites import (
     real_dtypes,
     resizing,
     row_major,
+    unfused_bias,
 )
 from mlirfuse.frontend.torch.rewrites import matmul_epilogues as epilogues
 
@@ -71,6 +72,7 @@ def inference_graph(options: Options, training: bool = False) -> list[Pass]:
     backward side by side (``training``)."""
     return [
         lambda module: channels_last.convert_if_it_pays(module, options.channels_last, training),
+        _on_graph(unfused_bias.unfuse),  # kernels add it
         row_major.prefer,  # of elementwise results that lie in another order than most of what is beside them
         _on_graph(concatenations.drop_empty_operands),  # kernels read the others
         _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices
