@@ -72,7 +72,7 @@ def inference_graph(options: Options, training: bool = False) -> list[Pass]:
     backward side by side (``training``)."""
     return [
         lambda module: channels_last.convert_if_it_pays(module, options.channels_last, training),
-        _on_graph(unfused_bias.unfuse),  # kernels add it
+        *([] if training else [_on_graph(unfused_bias.unfuse)]),  # kernels add it
         row_major.prefer,  # of elementwise results that lie in another order than most of what is beside them
         _on_graph(concatenations.drop_empty_operands),  # kernels read the others
         _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices

@@ -1,4 +1,4 @@
-"""The bias of a product on the CPU is added by the kernel that reads it: values and gradients against float64,
+"""The bias of a small product on the CPU is added by the kernel that reads it: values and gradients against float64,
 and which products keep theirs."""
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def test_a_layer_and_its_gradients(training, products):
     for wanted, found in zip(*results):
         assert found.stride() == wanted.stride()
         assert (found.double() - wanted).norm() <= 1e-6 * wanted.norm()
-    assert products.count("aten.mm.default") >= 2
-    assert "aten.addmm.default" not in products
+    assert products.count("aten.addmm.default") == (2 if training else 0)
 
 
 OTHERS = {
     "returned": lambda x, w, b: F.linear(x, w, b),
     "read by a product too": lambda x, w, b: (y := F.linear(x, w, b)).relu() @ y.T,
     "scaled": lambda x, w, b: torch.addmm(b, x, w.T, beta=2).relu(),
+    "large": lambda x, w, b: F.linear(x.repeat(60, 1), w.repeat(10, 1), b.repeat(10)).relu(),
     "rounded before": lambda x, w, b: F.linear(x.bfloat16(), w.bfloat16(), b.bfloat16()).relu(),
 }
 

@@ -1,8 +1,9 @@
-"""Takes the bias out of a CPU's matrix product where kernels read the result.
+"""Takes the bias out of a CPU's small matrix products where kernels read the result.
 
 torch's ``addmm`` writes the bias into each row of the result, which the product then reads and adds to; a kernel that
 reads the product reads one more row. A linear layer and GELU, one thread, AVX-512, MKL: 64×64×64 takes 30 µs instead of
-33, 64×256×1024 341 instead of 372, 1024×256×1024 5060 instead of 5095.
+33, 64×256×1024 341 instead of 372, 1024×256×1024 5060 instead of 5095. Elsewhere results that leave the cache took up
+to 4% longer, and steps with a backward up to 13%.
 
 ::
 
@@ -19,22 +20,28 @@ from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 
 aten = torch.ops.aten
 
-_DTYPES = (torch.float32, torch.float64)  # the product of others is rounded before the bias is added
+MAX_BYTES = 1 << 19  # of a result, which a core's second-level cache has beside the operands
+_DTYPES = (torch.float32, torch.float64)
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default")  # rules of kernels that a CPU does not have
 
 
 def unfuse(graph: Graph) -> None:
-    """Replaces such products of ``graph``, an AOTAutograd graph, by a product and an addition."""
+    """Replaces such products of ``graph``, an AOTAutograd graph without gradients, by a product and an addition."""
     for node in graph.find_nodes(op="call_function", target=aten.addmm.default):
-        result = node.meta["val"]
-        exact = result.device.type == "cpu" and result.dtype in _DTYPES
-        if exact and not node.kwargs and _is_read_by_kernels(node):
+        if _is_small(node.meta["val"]) and not node.kwargs and _is_read_by_kernels(node):
             bias, a, b = node.args
             with graph.inserting_before(node):
                 product = call(graph, node, aten.mm.default, a, b)
                 created = call(graph, node, aten.add.Tensor, product, bias)
             node.replace_all_uses_with(created)
             graph.erase_node(node)
+
+
+def _is_small(result: torch.Tensor) -> bool:
+    """Whether a product on the CPU is small, of a dtype whose products are not rounded for an addition."""
+    if result.device.type != "cpu" or result.dtype not in _DTYPES:
+        return False
+    return all(type(n) is int for n in result.shape) and result.numel() * result.itemsize <= MAX_BYTES
 
 
 def _is_read_by_kernels(node: Node) -> bool:
