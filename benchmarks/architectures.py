@@ -289,10 +289,56 @@ def graphnet(small, dropout):
     return Net(nodes), {"images": torch.randn(nodes, 64), "labels": torch.randint(0, 40, (nodes,))}
 
 
+def narrow(small, dropout):
+    """Six transformer layers of width 32, so small that a step is what the host takes for it."""
+
+    class Block(torch.nn.Module):
+        def __init__(self, width=32):
+            super().__init__()
+            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
+            self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+            self.mlp = torch.nn.Sequential(
+                torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+            )
+
+        def forward(self, x):
+            b, n, c = x.shape
+            q, k, v = (t.view(b, n, 2, -1).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
+            a = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, c)
+            x = x + self.out(a)
+            return x + self.mlp(self.norms[1](x))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.Sequential(*(Block() for _ in range(6)))
+
+        def forward(self, x):
+            return self.blocks(x).mean(1)
+
+    return Net(), {"images": torch.randn(2, 8, 32), "labels": torch.randint(0, 32, (2,))}
+
+
+def narrow_convolutions(small, dropout):
+    """Eight convolutions of 8 channels with batch norms, so small that a step is what the host takes for it."""
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.norm = torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.BatchNorm2d(8)
+
+        def forward(self, x):
+            return x + torch.relu(self.norm(self.convolution(x)))
+
+    net = torch.nn.Sequential(*(Block() for _ in range(8)), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    return net, {"images": torch.randn(2, 8, 6, 6), "labels": torch.randint(0, 8, (2,))}
+
+
 ARCHITECTURES = {
     make.__name__: make
     for make in (
         qwen3, qwen3moe, deepseek3, deberta, mixtral, whisper, segformer, swin, densenet, mobilenet, unet, videonet, bart, electra, gemma2,
         phi3, mamba, wav2vec2, dinov2, regnet, shufflenet, dit, graphnet,
+        narrow, narrow_convolutions,
     )
 }  # fmt: skip

@@ -7,6 +7,7 @@ slower than the host, a full queue makes the host wait, so batches are small.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -54,6 +55,35 @@ class Parts:
         host.watch(Watch())
 
 
+@contextlib.contextmanager
+def inside(clock=time.perf_counter):
+    """A list of seconds by ``clock`` that calls of mlirfuse's and Inductor's compiled graphs take, while the block runs: the rest of
+    a step is Dynamo's guards, AOTAutograd's wrappers, autograd and the optimizer. Graphs are compiled within it."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    from mlirfuse.runtime.host_program import HostProgram
+
+    seconds: list[float] = []
+
+    def timed(function):
+        def call(*given):
+            start = clock()
+            try:
+                return function(*given)
+            finally:
+                seconds.append(clock() - start)
+
+        return call
+
+    ours, theirs = HostProgram.function, CompiledFxGraph.__call__
+    HostProgram.function = lambda self, env: timed(ours(self, env))
+    CompiledFxGraph.__call__ = timed(theirs)
+    try:
+        yield seconds
+    finally:
+        HostProgram.function, CompiledFxGraph.__call__ = ours, theirs
+
+
 def _kind(step) -> str:
     from mlirfuse.frontend.torch.ops.rules import VIEWS
     from mlirfuse.lowering import host_steps as st
@@ -76,29 +106,41 @@ def _launches(trainer) -> int:
     return sum(1 for _ in torch_models._on_gpu(profile))
 
 
+def _clock(device: str):
+    """On a CPU processor time: other work may share it, and there is no device to wait for."""
+    return time.process_time if device == "cpu" else time.perf_counter
+
+
 def _pieces(trainer) -> list[float]:
     """Microseconds on the host of the parts of one step, which starts on an idle device."""
     args = trainer.args
     dtype = getattr(torch, args.dtype)
     torch_models.synchronize(args)
-    times = [time.perf_counter()]
+    clock = _clock(args.device)
+    times = [clock()]
     with torch.autocast(args.device, dtype=dtype, enabled=dtype != torch.float32):
         loss = trainer.loss()
-    times.append(time.perf_counter())
+    times.append(clock())
     loss.backward()
-    times.append(time.perf_counter())
+    times.append(clock())
     trainer.optimizer.step()
     trainer.optimizer.zero_grad(set_to_none=True)
-    times.append(time.perf_counter())
+    times.append(clock())
     return [(b - a) * 1e6 for a, b in itertools.pairwise(times)]
 
 
 def _measured(trainer, rounds: int) -> dict:
-    """The medians over ``rounds`` steps, after the first ones."""
-    for _ in range(4):
-        trainer.step()
-    found = [_pieces(trainer) for _ in range(rounds)]
-    entry = {f"{part}_us": statistics.median(times) for part, times in zip(PARTS, zip(*found))}
+    """The medians over ``rounds`` steps, after the first ones; of a recorded graph without what is inside of it."""
+    with inside(_clock(trainer.args.device)) as seconds:
+        for _ in range(4):
+            trainer.step()
+        found, graphs = [], []
+        for _ in range(rounds):
+            seconds.clear()
+            found.append(_pieces(trainer))
+            graphs.append(sum(seconds) * 1e6)
+    entry = {"graphs_us": statistics.median(graphs)}
+    entry |= {f"{part}_us": statistics.median(times) for part, times in zip(PARTS, zip(*found))}
     entry["host_us"] = statistics.median(map(sum, found))
     entry["step_us"] = statistics.median(trainer.timed() for _ in range(rounds)) * 1e3
     if trainer.args.device == "cuda":
@@ -152,7 +194,8 @@ def _line(name: str, entry: dict) -> str:
     if "error" in entry:
         return f"  {name:<26} n/a ({entry['error']})"
     times = ", ".join(f"{part} {entry[f'{part}_us']:.0f}" for part in PARTS)
-    text = f"  {name:<26} host {entry['host_us']:8.0f} µs ({times}), step {entry['step_us']:8.0f} µs"
+    graphs = f"; in graphs {entry['graphs_us']:.0f}" if entry.get("graphs_us") else ""
+    text = f"  {name:<26} host {entry['host_us']:8.0f} µs ({times}{graphs}), step {entry['step_us']:8.0f} µs"
     if count := entry.get("launches"):
         text += f"; {count} launches, {entry['host_us'] / count:.2f} µs each, kernels {entry['gpu_us']:.0f} µs"
     return text
