@@ -434,6 +434,22 @@ def test_a_variance_of_one_number():
     assert [y.item() for y in run(torch.tensor(3.0))] == [0.0, 0.0]
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize(
+    "shape, dim, correction", [((4, 5, 1), 2, 1), ((4, 5, 2), 2, 2), ((4, 1), None, 7), ((), None, 1)]
+)
+def test_variances_without_degrees_of_freedom(shape, dim, correction):
+    """Infinite, or NaN where all are equal: by kernels."""
+    x = torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
+
+    def f(x):
+        return *torch.var_mean(x, dim, correction=correction), torch.std(x, dim, correction=correction)
+
+    got = compiled(f, options={"fallback": False})(x)
+    torch.testing.assert_close(got, f(x), equal_nan=True)
+    assert not [row for graph in mlirfuse.torch.explain(f, x).graphs for row in graph.outside]
+
+
 def test_a_jacobian_with_more_results():
     g = lambda x, t: torch.exp(-(x - 4 * t).square() / (t + 1))  # noqa: E731
     f = lambda x, t: torch.func.jacrev(lambda x: (g(x, t), g(x, t)), has_aux=True)(x)  # noqa: E731

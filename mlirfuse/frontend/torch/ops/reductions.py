@@ -124,9 +124,11 @@ def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepd
     if correction != int(correction):
         raise Unsupported("a non-integer correction")
     count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank))) if x.rank else 1
-    if isinstance(count, int) and count <= correction:
-        raise Unsupported("a variance of no more elements than the correction")
     wide = c.b.cast(x, element(x).compute)
+    if isinstance(count, int) and count <= correction:  # the squared deviations over 0: infinite, or NaN
+        squares = c.op("mul", _reduce(c, "var", wide, dim, keepdim, correction=0), c.b.constant(count, wide.dtype))
+        found = c.op("div", squares, c.b.constant(0, wide.dtype))
+        return c.b.cast(found if name == "var" else c.op("sqrt", found), c.dtype)
     return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)
 
 
