@@ -18,9 +18,10 @@ _Strides = Mapping[Value, tuple[Size, ...]]
 
 @register
 class UnrollReductions(Pass):
-    """Rewrites reductions of up to eight elements to elementwise ops on slices, where a kernel of elementwise ops reads
-    better: windows that overlap in memory, whose elements its vectors share, and tensors that are contiguous along
-    different dimensions, which it transposes through shared memory. Nothing else may need all of what is reduced.
+    """Rewrites reductions of up to eight elements to elementwise ops on slices of what they are computed from, where a
+    kernel of elementwise ops reads better: windows that overlap in memory, whose elements its vectors share, and
+    tensors that are contiguous along different dimensions, which it transposes through shared memory. Nothing else may
+    need all of what is reduced.
 
     Before, of an argument with strides (1, 1)::
 
@@ -143,10 +144,23 @@ def _unrolled(b: Builder, op: Op) -> Value:
     source, axis, wide = op.operands[0], _axis(op), op.result.dtype.compute
     total: Value | None = None
     for k in range(int(source.shape[axis])):  # type: ignore[arg-type]  # a number: _few
-        part = b.cast(b.slice(source, axis, k, 1), wide)
+        part = b.cast(_element(b, source, axis, k, {}), wide)
         total = part if total is None else b.op(_COMBINED[op.name], total, part)
     assert total is not None
     if op.name == "sum" and wide.is_float:  # sums start from 0, so that the sum of -0 is 0
         total = b.elementwise("add", total, b.constant(0, wide))
     total = b.cast(total, op.result.dtype)
     return total if op.attrs.get("keepdims") else b.op("squeeze", total, axes=(axis,))
+
+
+def _element(b: Builder, value: Value, axis: int, k: int, known: dict[Value, Value]) -> Value:
+    """Element ``k`` of ``value`` along ``axis``, computed of that element of what it is computed from."""
+    if value.rank <= axis or value.shape[axis] == 1:
+        return value
+    if value not in known:
+        if value.op is not None and _computed(value):
+            operands = [_element(b, v, axis, k, known) for v in value.op.operands]
+            known[value] = b.op(value.op.name, *operands, **value.op.attrs)
+        else:
+            known[value] = b.slice(value, axis, k, 1)
+    return known[value]

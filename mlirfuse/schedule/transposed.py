@@ -13,12 +13,30 @@ def unmapped_inputs(analysis: Analysis) -> list[Value]:
     return [v for v, own in axes.items() if len(own) > 1 and own <= domain and not own & analysis.pinned]
 
 
+def selected_inputs(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at the indices of the loops, but for dimensions of which slices select an element."""
+    domain, users = set(analysis.kept), {v: [op for op in analysis.ops if v in op.operands] for v in analysis.inputs}
+    found = []
+    for value, ops in users.items():
+        dims = [set(dim) for dim in analysis.axes.dims(value)]
+        selected = [not dim <= domain for dim in dims]
+        alone = all(
+            op.name == "slice" and all(n == 1 for n, one in zip(op.attrs["size"], selected) if one) for op in ops
+        )
+        own = set().union(*(dim for dim, one in zip(dims, selected) if not one))
+        if any(selected) and alone and len(own) > 1 and not own & analysis.pinned:
+            found.append(value)
+    return found if len(analysis.loops(analysis.kept)) > 1 else []
+
+
 def frontier(analysis: Analysis, inputs: list[Value]) -> list[Value]:
-    """The last values that depend on ``inputs`` alone: those that other ops need, and outputs."""
+    """The last values that depend on ``inputs`` alone, or on elements that are selected of them: those that other ops
+    need, and outputs."""
     alone, needed = set(inputs), []
+    selects = {op for op in analysis.ops if op.name == "slice" and op.operands[0] in selected_inputs(analysis)}
     for op in analysis.ops:
         of_them = bool(op.operands) and all(v in alone or not v.rank for v in op.operands)
-        if op.row.kind in ("elementwise", "create") and of_them:
+        if (op.row.kind in ("elementwise", "create") or op in selects or op.name == "squeeze") and of_them:
             alone.update(op.results)
         elif op.name != "constant":
             needed += [v for v in op.operands if v in alone and v.rank]

@@ -30,7 +30,7 @@ from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
 from mlirfuse.schedule.scheduler import Alignments, KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
-from mlirfuse.schedule.transposed import frontier, unmapped_inputs
+from mlirfuse.schedule.transposed import frontier, selected_inputs, unmapped_inputs
 
 WIDEST_VECTOR = 8  # elements
 
@@ -176,7 +176,7 @@ class Transpose(GpuScheduler):
     own = Tile
 
     def takes(self, analysis: Analysis) -> bool:
-        return analysis.elementwise and bool(analysis.once(unmapped_inputs) or analysis.once(_windowed))
+        return analysis.elementwise and bool(analysis.once(_read_in_order) or analysis.once(_windowed))
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
@@ -227,7 +227,7 @@ class Transpose(GpuScheduler):
 
 
 def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-    inputs = analysis.once(unmapped_inputs)
+    inputs = analysis.once(_read_in_order)
     if analysis.once(_windowed):
         yield from _candidates_of_windows(analysis, call)
         return
@@ -323,7 +323,13 @@ def _windowed(analysis: Analysis) -> list[Value]:
     loops, kept = analysis.loops(analysis.kept), set(analysis.kept)
     if len(loops) < 2 or any(set(analysis.axes.flat(v)) != kept for v in analysis.outputs):
         return []
-    return [v for v in analysis.inputs if not set(analysis.axes.flat(v)) <= kept]
+    selected = analysis.once(selected_inputs)
+    return [v for v in analysis.inputs if not set(analysis.axes.flat(v)) <= kept and v not in selected]
+
+
+def _read_in_order(analysis: Analysis) -> list[Value]:
+    """The inputs that are read at the indices of the loops, but for dimensions of which an element is selected."""
+    return analysis.once(unmapped_inputs) + analysis.once(selected_inputs)
 
 
 def _strides_along(analysis: Analysis) -> list[sz.Size]:
@@ -355,7 +361,7 @@ def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, resul
     def contiguous(tensors: list, numbers: tuple, one: int, other: int) -> list:
         return [(v, strides) for v, (along, strides) in zip(tensors, numbers) if along[one] == 1 < abs(along[other])]
 
-    inputs, innermost = analysis.once(unmapped_inputs), len(extents) - 1
+    inputs, innermost = analysis.once(_read_in_order), len(extents) - 1
     for n in reversed(range(innermost)):
         for r, w in ((innermost, n), (n, innermost)):
             given, early = contiguous(inputs, rows, r, w), contiguous(analysis.outputs, results, r, w)
@@ -431,7 +437,7 @@ def _numbers(analysis: Analysis):
     loops = analysis.loops(analysis.kept)
     extents = [size_of(loop) for loop in loops]
     numbers, texts = list(extents), [sz.serialized(extents)]
-    for tensors in (analysis.once(unmapped_inputs), analysis.outputs):
+    for tensors in (analysis.once(_read_in_order), analysis.outputs):
         along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in tensors]
         strides = [analysis.strides[v] for v in tensors]
         pairs = ", ".join(f"({sz.serialized(a)}, {sz.serialized(s)})" for a, s in zip(along, strides))
@@ -460,6 +466,6 @@ def _shared_dtype(value: Value, analysis: Analysis) -> dt.DType:
 
 def _frontier(analysis: Analysis, in_shared: list[Value]) -> list[Value]:
     """Instead of inputs, the last values that depend on them alone, if those take fewer bytes: each needs a tile."""
-    needed = frontier(analysis, in_shared)
+    needed, selected = frontier(analysis, in_shared), set(in_shared).intersection(analysis.once(selected_inputs))
     fewer = sum(_shared_dtype(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in in_shared)
-    return needed if needed and fewer else in_shared
+    return needed if selected or (needed and fewer) else in_shared

@@ -25,8 +25,10 @@ def of_kernels(monkeypatch, fn, *inputs):
         graph = lower(module, which, *given).graph
         graph.device = "cuda"
         program = Program(pipelines.lower_to_segments(graph, target.properties), target, {})
-        found.append(run(program, {}, program.parameters({}, {}), arrays))
+        params = program.parameters({}, {})
+        found.append(run(program, {}, params, arrays))
         found.append([op.name for op in walk(program.graph.body) if op.row.kind == "reduce"])
+        found.append([one.scheduler for one in params])
         return lower(module, which, *given)
 
     monkeypatch.setattr(backend, "lower", spied)
@@ -66,7 +68,7 @@ def products(x, y):
 ])  # fmt: skip
 def test_few_elements(monkeypatch, fn, inputs, dtype):
     given = inputs(dtype)
-    ((got,), reductions) = of_kernels(monkeypatch, fn, *given)
+    ((got,), reductions, _) = of_kernels(monkeypatch, fn, *given)
     want = fn(*(x.double() for x in given))
     torch.testing.assert_close(
         torch.from_numpy(got).double(), want, rtol=0, atol=(2e-2 if dtype is torch.float16 else 1e-5) * want.abs().max()
@@ -82,12 +84,20 @@ def test_few_elements(monkeypatch, fn, inputs, dtype):
     (lambda w: w / w.sum(-1, keepdim=True), [windows(3, 40, n=3)]),
 ])  # fmt: skip
 def test_what_stays(monkeypatch, fn, inputs):
-    _, reductions = of_kernels(monkeypatch, fn, *inputs)
+    _, reductions, _ = of_kernels(monkeypatch, fn, *inputs)
     assert reductions
 
 
 def test_sums_of_negative_zeros(monkeypatch):
     """Sums start from 0."""
-    ((got,), reductions) = of_kernels(monkeypatch, lambda x, y: (x + y).sum(0), -0.0 * turned(2, 9, 34).abs(),
+    ((got,), reductions, _) = of_kernels(monkeypatch, lambda x, y: (x + y).sum(0), -0.0 * turned(2, 9, 34).abs(),
                                       -0.0 * drawn(2, 9, 34).abs())  # fmt: skip
     assert not reductions and not torch.from_numpy(got).signbit().any()
+
+
+def test_they_are_transposed_by_tiles(monkeypatch):
+    """Elements of the operand that lies otherwise go through shared memory."""
+    x, y = drawn(2, 70, 66), turned(2, 70, 66)
+    ((got,), _, schedulers) = of_kernels(monkeypatch, products, x, y)
+    assert schedulers == ["transpose"]
+    torch.testing.assert_close(torch.from_numpy(got), products(x, y))
