@@ -8,9 +8,13 @@ torch = pytest.importorskip("torch")
 
 import ml_dtypes
 import numpy as np
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mlirfuse.torch
+from mlirfuse.frontend.torch.lower import lower
 from mlirfuse.frontend.torch.ops import float8 as rules
+from mlirfuse.frontend.torch.rewrites import float8
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 NUMPY = {E4M3: ml_dtypes.float8_e4m3fn, E5M2: ml_dtypes.float8_e5m2}
@@ -216,6 +220,26 @@ def test_explain_says_which_scales(scaled, said):
     assert said in str(mlirfuse.torch.explain(product, torch.randn(32, 64), torch.randn(48, 64)))
 
 
+def test_grouped_products_of_float8_are_torchs():
+    """A CPU has none: the graph of one calls it, with what kernels cast."""
+
+    def grouped(x, w, ends):
+        scale = 448 / x.abs().amax(1)
+        rows = (x * scale[:, None]).to(E4M3)
+        scales = 1 / scale, x.new_ones(4, 48)
+        return torch._scaled_grouped_mm(rows, w.transpose(-2, -1), *scales, offs=ends, out_dtype=torch.bfloat16)
+
+    with FakeTensorMode():
+        given = torch.empty(64, 32), torch.empty(4, 48, 32).to(E4M3), torch.empty(4, dtype=torch.int32)
+        module = make_fx(grouped)(*given)
+    float8.as_bytes(module)
+    ops = lower(module, "inference").graph.body.ops
+    calls = {op.attrs["callee"] for op in ops if op.name == "call"}
+    assert "encode_e4m3fn" in {op.name for op in ops}
+    assert "aten._scaled_grouped_mm.default" in calls
+    assert not any("copy" in name for name in calls)
+
+
 def exponents(x):
     """MXFP8: of each 32 numbers the exponent of the largest, as bits, and the numbers over it."""
     parts = x.view(-1, 32)
@@ -254,8 +278,8 @@ def network():
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_recipes_of_torchao(recipe):
-    float8 = pytest.importorskip("torchao.float8")
-    model = float8.convert_to_float8_training(network(), config=float8.Float8LinearConfig.from_recipe_name(recipe))
+    training = pytest.importorskip("torchao.float8")
+    model = training.convert_to_float8_training(network(), config=training.Float8LinearConfig.from_recipe_name(recipe))
     x = torch.randn(32, 64).bfloat16()
 
     def step(run):
