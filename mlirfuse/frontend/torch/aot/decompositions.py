@@ -2,7 +2,7 @@
 
 It extends torch's core list: norms, softmax, losses and their gradients become primitives that the schedulers fuse and
 the partitioner can cut anywhere. Ops with a better kernel in torch than a chain of index arithmetic stay composite:
-attention, reflection padding, scatters, embedding's gradient.
+attention, padding by repeated elements, scatters, embedding's gradient.
 
 On a GPU a convolution's bias is added by the following kernel, and its gradient summed by the preceding one: torch has
 separate kernels for both, which read the whole result again. On a CPU the library's convolution adds the bias itself.

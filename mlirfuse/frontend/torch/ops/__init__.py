@@ -5,6 +5,7 @@ from mlirfuse.frontend.torch.ops import (  # noqa: F401
     average_pools,
     float8,
     foreach,
+    pads,
     pointwise,
     pools,
     products,

@@ -1,14 +1,16 @@
 """Scatter-adds: values added to rows at given indices. On a GPU the order of sums varies: with deterministic algorithms
-enabled, torch's own ops run."""
+enabled, torch's own ops run. Where the indices are the same in every call, each row sums its values instead."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from mlirfuse.frontend.torch.ops import constant_gathers
 from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked, joined
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
@@ -16,13 +18,22 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.known_values import known_value
 
-_MOST_READERS = 64  # elements that one thread sums sequentially
-
 
 def _add(c: Context, x: Value, index: Value, values: Value) -> Value:
     """``values`` added to the rows of ``x`` at the 1-d ``index``."""
-    _can_add(c, x)
-    return c.op("index_put_accumulate", x, checked(c, index, x.shape[0], 0), values)
+    return _add_along(c, x, 0, index, values)
+
+
+def _gathered(c: Context, x: Value, dim: int, index: Value, values: Value) -> Value | None:
+    """``values`` added at the 1-d ``index`` along ``dim``, each row's in a fixed order; None where the index is not
+    constant, or has no order."""
+    known = known_value(index) if element(x) != dt.bool_ else None
+    if known is None:
+        return None
+    found = constant_gathers.summed(
+        c, c.b.cast(values, element(x)), dim, known, x.shape[dim], functools.partial(c.op, "take", index, axis=0)
+    )
+    return None if found is None else c.op("add", x, found)
 
 
 def _can_add(c: Context, x: Value) -> None:
@@ -47,10 +58,12 @@ def index_add(c: Context, x: Value, dim: int, index: Value, source: Value, *, al
 
 def _add_along(c: Context, x: Value, dim: int, index: Value, values: Value) -> Value:
     """``values`` added at the 1-d ``index`` along ``dim``."""
-    if not dim:
-        return _add(c, x, index, values)
+    if (found := _gathered(c, x, dim, index, values)) is not None:
+        return found
     _can_add(c, x)
     at = checked(c, index, x.shape[dim], dim)
+    if not dim:
+        return c.op("index_put_accumulate", x, at, values)
     own = tuple(index.shape[0] if d == dim else 1 for d in range(x.rank))
     return _add_elements(c, x, {dim: c.b.reshape(at, own)}, values, values.shape)
 
@@ -59,6 +72,8 @@ def _add_along(c: Context, x: Value, dim: int, index: Value, values: Value) -> V
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     if not accumulate:
         raise Unsupported("values that are stored")
+    if (found := _gathered_along(c, x, indices, values)) is not None:
+        return found
     rows, at, dim = joined(c, x, indices)
     _can_add(c, x)
     before, behind = rows.shape[:dim], rows.shape[dim + 1 :]
@@ -77,24 +92,44 @@ def unsafe_index_put(
     c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
     """Indices of several dimensions, as in the gradient of resizing an image: flattened to linear indices."""
+    if accumulate and (found := _gathered_along(c, x, indices, values)) is not None:
+        return found
     first, alone = indices[0], sum(index is not None for index in indices) == 1
-    if not accumulate or (first is not None and alone and known_value(first) is None):
+    if not accumulate or (first is not None and alone):
         return index_put(c, x, indices, values, accumulate)
     along = along_dimensions(c.b, indices)
     if any(index.rank != 1 for index in along.values()):
         raise Unsupported("indices of a dimension that vary along several")
     shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
-    # On a GPU one kernel that adds atomically is faster than a reduction for each dimension (benchmarks/HISTORY.md).
-    in_order = c.out.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
-    if in_order and (readers := ascending_readers(along, x.shape)):
-        gathered = c.b.broadcast_to(c.b.cast(values, element(x)), shape)
-        for dim, most in readers.items():
-            gathered = gather_readers(c, gathered, dim, along[dim], x.shape[dim], most)
-        return c.op("add", x, gathered)
     _in_any_order(c)
     own = {dim: tuple(n if k == dim else 1 for k, n in enumerate(shape)) for dim in along}
     at = {dim: c.op("position", c.b.reshape(along[dim], own[dim]), extent=x.shape[dim]) for dim in along}
     return _add_elements(c, x, at, values, shape)
+
+
+def _gathered_along(c: Context, x: Value, indices: Sequence[Value | None], values: Value) -> Value | None:
+    """``values`` added at constant indices along some dimensions, one after the other, in a fixed order; None where
+    they are not constant, or have no order."""
+    try:
+        along = along_dimensions(c.b, indices)
+    except Unsupported:
+        return None
+    known = {dim: known_value(index) for dim, index in along.items()}
+    if any(index is None or index.ndim != 1 for index in known.values()) or element(x) == dt.bool_:
+        return None
+    shape = tuple(along[dim].shape[0] if dim in along else n for dim, n in enumerate(x.shape))
+    found: Value | None = c.b.broadcast_to(c.b.cast(values, element(x)), shape)
+    for dim in sorted(along, reverse=True):
+        index, extent = along[dim], x.shape[dim]
+        numbers = known[dim]
+        if found is None or numbers is None or not isinstance(extent, int):
+            return None
+        if (numbers < 0).any():  # they count from the end
+            numbers = np.where(numbers < 0, numbers + extent, numbers)
+            zero, whole = (c.b.constant(n, element(index)) for n in (0, extent))
+            index = c.op("where", c.op("lt", index, zero), c.op("add", index, whole), index)
+        found = constant_gathers.summed(c, found, dim, numbers, extent, functools.partial(c.op, "take", index, axis=0))
+    return None if found is None else c.op("add", x, found)
 
 
 @rule("aten.scatter_add.default")
@@ -105,20 +140,24 @@ def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> 
     dim = axis(dim, x.rank)
     for d, n in enumerate(index.shape):  # the first values of a source that has more
         source = c.b.slice(source, d, 0, n)
-    row = _broadcast_row(index)
-    if row is not None and dim == 0 and index.shape[1:] == x.shape[1:]:
-        return _add(c, x, c.b.reshape(row, (index.shape[0],)), source)
+    row = _broadcast_row(index, dim)
+    if row is not None and all(d == dim or n == m for d, (n, m) in enumerate(zip(index.shape, x.shape))):
+        row = c.b.reshape(row, (index.shape[dim],))
+        if not dim:
+            return _add(c, x, row, source)
+        if (found := _gathered(c, x, dim, row, source)) is not None:
+            return found
     _can_add(c, x)
     return _add_elements(c, x, {dim: checked(c, index, x.shape[dim], dim)}, source, index.shape)
 
 
-def _broadcast_row(index: Value) -> Value | None:
-    """The vector whose elements ``index`` repeats along all dimensions but the first."""
+def _broadcast_row(index: Value, dim: int) -> Value | None:
+    """The vector along ``dim`` whose elements ``index`` repeats along all other dimensions."""
     if index.op is None or index.op.name != "broadcast_in_dim":
         return None
     (given,) = index.op.operands
     dims = dict(zip(index.op.attrs["dims"], given.shape))
-    if dims.get(0) != index.shape[0] or any(n != 1 for d, n in dims.items() if d):
+    if dims.get(dim) != index.shape[dim] or any(n != 1 for d, n in dims.items() if d != dim):
         return None
     return given
 
@@ -137,46 +176,6 @@ def _add_elements(c: Context, x: Value, at: dict[int, Value], values: Value, sha
         c.b.reshape(c.b.broadcast_to(v, shape), (sz.product(shape),)) for v in (place, c.b.cast(values, element(x)))
     )
     return c.b.reshape(c.op("index_put_accumulate", c.b.reshape(x, (x.numel,)), linear, of), x.shape)
-
-
-def ascending_readers(along: dict[int, Value], shape: Sequence[sz.Size]) -> dict[int, int] | None:
-    """For the gradient of a gather with constant ascending indices, as in resizing or repeating: the maximal number of
-    equal indices along each dimension, the last dimension first. None where an index is not constant, or so many are
-    equal that one thread's sum takes longer than scattering."""
-    most = {}
-    for dim in sorted(along, reverse=True):
-        index = known_value(along[dim])
-        extent = shape[dim]
-        if index is None or not index.size or not isinstance(extent, int):
-            return None
-        if (index < 0).any() or (index >= extent).any() or (np.diff(index) < 0).any():
-            return None
-        most[dim] = int(np.bincount(index).max())
-        if most[dim] > _MOST_READERS:
-            return None
-    return most
-
-
-def gather_readers(c: Context, values: Value, dim: int, index: Value, extent: sz.Size, most: int) -> Value:
-    """The sums of ``values`` along ``dim`` over equal ``index``, for each number below ``extent``, in ascending order.
-    ``index``: ascending; ``most``: the maximal number of equal ones."""
-    index = c.op("expand_dims", c.b.cast(index, dt.i64), axes=(0,))
-    count = index.shape[1]
-    each = c.op("iota", shape=(extent, 1), axis=0, dtype=dt.i64)
-
-    def number_of(compare: str) -> Value:
-        return c.op("sum", c.b.cast(c.op(compare, index, each), dt.i64), axes=(1,), keepdims=False)
-
-    first, end = number_of("lt"), number_of("le")
-    # The readers of each element are stacked in a leading axis, so that a kernel's accesses follow the result's layout.
-    at = c.op("add", c.op("iota", shape=(most, 1), axis=0, dtype=dt.i64), c.op("expand_dims", first, axes=(0,)))
-    there = c.op("lt", at, c.op("expand_dims", end, axes=(0,)))
-    at = c.b.reshape(c.op("minimum", at, c.b.constant(count - 1, dt.i64)), (sz.mul(most, extent),))
-    shape = (*values.shape[:dim], most, extent, *values.shape[dim + 1 :])
-    own = tuple(n if d in (dim, dim + 1) else 1 for d, n in enumerate(shape))
-    read = c.b.reshape(c.op("take", values, at, axis=dim), shape)
-    read = c.op("where", c.b.reshape(there, own), read, c.b.constant(0, element(values)))
-    return c.op("sum", read, axes=(dim,), keepdims=False)
 
 
 @rule("aten.embedding_dense_backward.default")

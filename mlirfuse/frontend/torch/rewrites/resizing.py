@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule
 
 from mlirfuse.frontend.torch.fx import nodes
+from mlirfuse.frontend.torch.ops.constant_gathers import Line, line_through
 from mlirfuse.frontend.torch.torch_private import functorch_interpreter
 
 # The elements that a pixel reads, counted from the one at or below its position.
@@ -96,9 +97,9 @@ class Dimension(NamedTuple):
         position = np.floor(position) if self.mode.startswith("nearest") else position
         return self.elements == self.pixels and bool((position == each).all())
 
-    def windows(self) -> tuple[int, int, int, int]:
-        """``(step, of, add, count)``: the pixels that read element k are among the ``count`` from ``(k * step + add) //
-        of`` on, or from ``pixels - count``. Positions may be rounded as in float32 or less."""
+    def windows(self) -> Line:
+        """The pixels that read an element, but that windows end with the last pixel. Positions may be rounded as in
+        float32 or less."""
         before, behind = _TAPS[self.mode]
         lows, highs = [], []
         for dtype in (np.float32, np.float64):
@@ -108,14 +109,7 @@ class Dimension(NamedTuple):
         each = np.arange(self.elements)
         first = np.searchsorted(np.max(highs, 0), each, "left")
         last = np.searchsorted(np.min(lows, 0), each, "right") - 1
-        read = first <= last
-        found = []
-        for step, of in ((self.pixels, self.elements), (self.pixels - 1, max(self.elements - 1, 1))):  # the latter
-            add = int((first * of - each * step)[read].min())  # with aligned corners
-            start = np.maximum(each * step + add, 0) // of
-            found.append((min(int((last - start)[read].max()) + 1, self.pixels), step, of, add))
-        count, step, of, add = min(found)
-        return step, of, add, count
+        return line_through(first, last, self.pixels)
 
     def weight(self, pixel: torch.Tensor, element: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """What ``pixel`` has of ``element``, which are integers."""
