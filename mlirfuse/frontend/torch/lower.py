@@ -52,6 +52,7 @@ class Lowered:
 
     ``device``: where its kernels run.
     ``tensors``: the input indices of the graph's first arguments; ``constants``: the values of the others.
+    ``tangents``: the input indices of a backward's gradients of results.
     ``symbols``: each symbol's value as a Python expression over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
     ``visible``: the number of leading outputs that the caller of the compiled function sees.
@@ -69,6 +70,7 @@ class Lowered:
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
     recomputed: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
+    tangents: list[int] = field(default_factory=list)
 
 
 def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False,
@@ -79,8 +81,10 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
     lowered = _Lowering(module, name, visible, rounds).run()
     if name != "backward":  # gradients are autograd's
         lowered.visible = len(lowered.outputs) if visible is None else visible
-    given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    inputs = module.graph.find_nodes(op="placeholder")
+    given = [node.meta.get("val") for node in inputs]
     alone = layouts.alone_in_memory(given)
+    lowered.tangents = [k for k in lowered.tensors if inputs[k].name.startswith("tangents")]
     lowered.graph.donated = {k for k, index in enumerate(lowered.tensors) if index in donated and index in alone}
     return lowered
 

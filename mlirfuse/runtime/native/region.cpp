@@ -232,12 +232,24 @@ struct Layouts {
   std::vector<Expected> inputs;
 };
 
+// Reads tensors that a Region may take: 1; 0 where one has no memory, as torch's zeros of a derivative, and -1 for an
+// error.
+int read(PyObject* const* tensors, size_t count, Leaves* leaves) {
+  if (leaves->read(tensors, count, false)) return 1;
+  if (!PyErr_ExceptionMatches(PyExc_ValueError)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
 // layouts(tensors): what a Region expects of inputs like these, in a capsule; None where it cannot take them.
 PyObject* layouts(PyObject*, PyObject* tensors) {
   Ref fast(PySequence_Fast(tensors, "layouts takes a sequence of tensors"));
   Leaves leaves;
-  if (!fast || !leaves.read(PySequence_Fast_ITEMS(fast.get()), PySequence_Fast_GET_SIZE(fast.get()), false))
-    return nullptr;
+  if (!fast) return nullptr;
+  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(fast.get()));
+  const int known = read(PySequence_Fast_ITEMS(fast.get()), count, &leaves);
+  if (known < 0) return nullptr;
+  if (!known) Py_RETURN_NONE;
   auto found = std::make_unique<Layouts>();
   for (size_t i = 0; i < leaves.size(); ++i) {
     const Leaf& leaf = leaves[i];
@@ -535,7 +547,11 @@ PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
   const auto count = static_cast<size_t>(PyList_GET_SIZE(list));
   bool fits = count == data.inputs.size();
   Leaves leaves;
-  if (fits && !leaves.read(reinterpret_cast<PyListObject*>(list)->ob_item, count, false)) return nullptr;
+  if (fits) {
+    const int known = read(reinterpret_cast<PyListObject*>(list)->ob_item, count, &leaves);
+    if (known < 0) return nullptr;
+    fits = known == 1;
+  }
   for (size_t i = 0; fits && i < count; ++i) fits = same(data.inputs[i], leaves[i]);
   if (!fits) return PyObject_CallOneArg(data.fallback.get(), list);
   ++data.hits;

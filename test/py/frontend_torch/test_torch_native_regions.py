@@ -251,3 +251,23 @@ def test_memory_that_is_not_there():
 def test_steps_that_do_not_exist(steps):
     with pytest.raises((ValueError, IndexError)):
         region(steps, [torch.randn(3, 4)], [0], [0], 2)
+
+
+def test_gradients_that_are_zeros_without_memory(regions):
+    def mixed(x, w):
+        return torch.tanh(torch.sin(x @ w) @ w.T) * 2
+
+    compiled = torch.compile(mixed, backend="mlirfuse")
+    x, w = torch.randn(8, 16, requires_grad=True), torch.randn(16, 16)
+    for k in range(5):
+        y = compiled(x, w)
+        incoming = torch.ones_like(y) if k == 3 else torch._efficientzerotensor(y.shape)
+        (ours,) = torch.autograd.grad(y, x, incoming)
+        (eagers,) = torch.autograd.grad(mixed(x, w), x, incoming)
+        torch.testing.assert_close(ours, eagers)
+    assert natives(regions)
+
+
+def test_layouts_are_of_tensors_with_memory():
+    assert _native.layouts([torch.ones(3)]) is not None
+    assert _native.layouts([torch.ones(3), torch._efficientzerotensor((3,))]) is None
