@@ -12,6 +12,7 @@ from test_torch_ways import compiled
 from torch import nn
 from torch_models import error, gradients
 
+from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.as_eager import eager_strides
 from mlirfuse.frontend.torch.backend import observers
 
@@ -85,3 +86,45 @@ def test_a_result_between_equal_orders_keeps_them(monkeypatch):
     f = lambda x, y, z: ((x + y) * z).sum(1)  # noqa: E731
     torch.testing.assert_close(compiled(f)(x, y, z), f(x, y, z))
     assert "add" in stored
+
+
+class Gated(nn.Module):
+    """Channels weighted by what their means give, as mobile nets have them: the gradient of a mean repeats a row."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, width, 3), nn.Conv2d(width, width, 1)
+        self.gate = nn.Conv2d(width, width, 1)
+
+    def forward(self, x):
+        x = nn.functional.silu(self.conv(x))
+        return self.last(x * torch.sigmoid(self.gate(x.mean((2, 3), keepdim=True)))).float().square().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_means_leave_convolutions_channels_last(monkeypatch, dtype):
+    incoming, lower = [], backend.lower
+
+    def watched(function):
+        def call(*operands):
+            incoming.append(operands[0])
+            return function(*operands)
+
+        return call
+
+    def lowered(*given):
+        found = lower(*given)
+        for op in found.graph.body.ops:
+            if op.name == "call" and "convolution_backward" in op.attrs["callee"]:
+                op.attrs["function"] = watched(op.attrs["function"])
+        return found
+
+    monkeypatch.setattr(backend, "lower", lowered)
+    run, x = compiled(Gated(), options={"channels_last": True}), torch.randn(2, 3, 10, 10)
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+            loss = run(x)
+        loss.backward()
+    images = [grad for grad in incoming if grad.shape[-1] > 1]
+    assert len(images) == 2
+    assert all(grad.is_contiguous(memory_format=torch.channels_last) for grad in images)

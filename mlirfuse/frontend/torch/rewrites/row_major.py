@@ -57,23 +57,36 @@ def _is_torn(node: Node, result: Any = None) -> bool:
 
 
 def _of_user(user: Node, node: Node, result: torch.Tensor) -> Iterator[bool]:
-    """Whether the tensors are row-major that ``user`` reads beside ``node``, or that it makes of it."""
+    """Whether the tensors are row-major that ``user`` reads beside ``node``, or that it makes of it; of a cast, those
+    that its users do."""
     if user.target in _CONVOLUTIONS:
         yield False
     elif user.target is aten.clone.default:
         yield from _orders([user], result)
     elif _is_elementwise(user):
-        yield from _orders([n for n in user.all_input_nodes if n is not node], result)
+        others = [n for n in user.all_input_nodes if n is not node]
+        yield from _orders(others, result)
+        if not others:
+            for further in user.users:
+                yield from _of_user(further, user, result)
 
 
 def _orders(nodes: list[Node], like: torch.Tensor) -> Iterator[bool]:
-    """Whether each of the nodes' tensors of the shape of ``like`` is row-major, where its memory is dense."""
+    """Whether each of the nodes' tensors of the shape of ``like`` is row-major, where its memory is dense. What only
+    repeats fewer elements has no order of its own: a kernel computes it where it is read."""
     for node in nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.dim() == like.dim():
+        if isinstance(value, torch.Tensor) and value.dim() == like.dim() and not _repeats(node):
             found = _is_row_major(value)
             if found is not None and sizes.shape(value.shape) == sizes.shape(like.shape):
                 yield found
+
+
+def _repeats(node: Node) -> bool:
+    """Whether a tensor is expanded from a smaller one, or computed from such tensors alone."""
+    if node.target is aten.expand.default:
+        return True
+    return _is_elementwise(node) and bool(node.all_input_nodes) and all(map(_repeats, node.all_input_nodes))
 
 
 def _is_row_major(x: torch.Tensor) -> bool | None:
