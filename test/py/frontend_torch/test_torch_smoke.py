@@ -151,6 +151,9 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     host = SimpleNamespace(symbols=[], function=lambda env: asked.append(env) or list)
     graph = SimpleNamespace(returns=[Value(dt.f32, ())], donated=[])
     cpu = torch.device("cpu")
-    run = boxed(SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[], device=cpu), host)
+    run = boxed(
+        SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[], tangents=[], device=cpu),
+        host,
+    )
     assert asked == [{}]
     assert run([5]) == wanted and asked == [{}]
