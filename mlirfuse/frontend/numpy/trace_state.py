@@ -336,13 +336,20 @@ class Trace:
                     f"an array on {spec.device} from outside the function is used with arguments on "
                     f"{self.device}: move it there before{hint}",
                 )
-            created = TracedArray(self, self.argument(spec, name), Buffer(captured=position, writable=False))
+            slot = None if self.session is None else self.session.slot_of_captured(array, paths)
+            counts = self._counts
+            if slot is not None:  # other traces may capture other arrays, which the same tree of steps holds
+                self._counts = dict.fromkeys(counts, _SYMBOLS * -slot)
+            value = self.argument(spec, name)
+            self._counts = counts
+            created = TracedArray(self, value, Buffer(captured=position, writable=False))
             found = self.captured[key] = (array, created, paths)
-            if self.session is not None:
-                self.session.captured(array, created, paths)
+            if slot is not None:
+                self.session.captured(created, slot)
         return found[1]
 
 
+_SYMBOLS = 10**6  # above the numbers of the symbols of arguments and calls' results
 _SNAPSHOT = 64 << 20  # bytes; larger arrays created during tracing are not copied
 
 

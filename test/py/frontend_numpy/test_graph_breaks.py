@@ -324,6 +324,24 @@ def test_what_writes_into_an_array_of_constants():
     agree(compiled(X), base(X))
 
 
+_SHORT, _LONG = np.arange(5.0), np.arange(8.0)
+
+
+def test_branches_with_constants_of_other_sizes():
+    def repeated(a, n):
+        np.put(a, [0], 1)
+        made = np.array([2 for _ in range(n)])
+        return np.convolve(made, made, "same")
+
+    def outside(a, n):
+        np.put(a, [0], 1)
+        found = _LONG if a.sum() > 6 else _SHORT
+        return np.convolve(found, found, "same")
+
+    for fn in (repeated, outside):
+        check(fn, *[(np.ones(n), n) for n in (7, 5, 9)])
+
+
 def test_numbers_in_text():
     check(lambda x: f"{np.median(x):.3f} of {np.unique(x).size}, {x.max()}", (np.round(X),), (np.round(X) + 1,))
 

@@ -74,8 +74,8 @@ class Session:
         """Registers a new stand-in."""
         self._refs.append(weakref.ref(x))
 
-    def captured(self, array: Any, created: TracedArray, paths: tuple) -> None:
-        """Registers a captured array that became an argument of the block."""
+    def slot_of_captured(self, array: Any, paths: tuple) -> int:
+        """The slot of a captured array, new or known."""
         known = self.tree.captured
         k = len(known)
         for at, c in enumerate(known):
@@ -85,9 +85,13 @@ class Session:
             known.append(Captured(array, paths))
         if k >= len(self.state.captured):
             self.state.captured.append(array)
-        created._buffer.slot = -1 - k
-        self._slot_of[created.value] = -1 - k
-        self._meet_symbols(-1 - k)
+        return -1 - k
+
+    def captured(self, created: TracedArray, slot: int) -> None:
+        """Registers a captured array that became an argument of the block."""
+        created._buffer.slot = slot
+        self._slot_of[created.value] = slot
+        self._meet_symbols(slot)
 
     def _meet_symbols(self, slots: list[int] | int, kept: dict | None = None) -> None:
         """Registers new symbols; ``slots``: of the block's arguments, or the one that all new symbols are of."""
