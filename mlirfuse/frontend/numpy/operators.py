@@ -182,6 +182,11 @@ def _binary_method(ufunc, function, reflected: bool):
         ):
             return NotImplemented
         pair = (other, self) if reflected else (self, other)
+        if isinstance(other, (list, tuple)) and self._scalar:
+            if function is operator.mul:
+                return NotImplemented  # Python repeats the sequence
+            if self._weak is not None:
+                return python_value(function, pair)
         if self._weak is not None and (other.__class__ in _PLAIN or getattr(other, "_weak", None) is not None):
             return scalar_operator(function, *pair)
         return call_ufunc(ufunc, pair)
