@@ -263,10 +263,10 @@ class Expressions(PythonNumbers):
             return self.ufunc(np.multiply, [operands[0], operands[0]])
         if function is np.positive:
             require(operands[0].dtype is not dt.bool_, "np.positive of booleans")
-            return operands[0]
+            return self.cast(operands[0], operands[0].dtype)  # NumPy's number of Python's
         if function is np.conjugate:
             require(operands[0].dtype is not dt.bool_, "np.conjugate of booleans")
-            return self.part(operands[0], "conjugate")
+            return self.part(self.cast(operands[0], operands[0].dtype), "conjugate")
         name = _OP_OF.get(function)
         if name is None or function.nout != 1:
             raise NotOutlinable(f"np.{function.__name__}")

@@ -33,7 +33,7 @@ def matmul(c, a, b):
     )
     if ranks == (1, 1):
         require(kind.bits >= 32, "a product of narrow integers")
-        return FUNCTIONS[np.sum](c, c.ufunc(np.multiply, [left, right]))
+        return c.cast(FUNCTIONS[np.sum](c, c.ufunc(np.multiply, [left, right])), kind)  # sums of ints are wider
     if ranks == (2, 2):
         return _of_matrices(c, left, right, kind)
     if ranks == (2, 1):
