@@ -172,7 +172,8 @@ def _of_op(t: Trace, value: Value) -> Strides | None:
         return _reduced(t, op, known[0], shape)
     if op.row.kind in ("elementwise", "scan") or op.name in ("concatenate", "roll", "sort"):
         shapes = [t.shape(v) for v in _sources(value)]
-        return packed(shape, _sorted(t, known, shapes)) if known else sz.contiguous_strides(shape)
+        sort = _sorted_with_zeros if op.name == "concatenate" else _sorted
+        return packed(shape, sort(t, known, shapes)) if known else sz.contiguous_strides(shape)
     if op.name in _OF_THE_FIRST:
         return known[0]
     if op.name == "take":
@@ -222,12 +223,30 @@ def _sorted(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> 
     return tuple(reversed(out))
 
 
-def _lies_inside(t: Trace, axis: int, other: int, strides, shapes) -> bool | None:
-    """Whether ``axis`` must move inside ``other``, which follows it; None where no operand has both."""
+def _sorted_with_zeros(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> tuple[int, ...]:
+    """The dimension order that NumPy chooses for a concatenation: unlike :func:`_sorted`, a stride of 0 counts, and
+    dimensions are placed from the outermost on."""
+    out: list[int] = []  # outermost first
+    for axis in range(len(strides[0])):
+        at = len(out)
+        for place in reversed(range(len(out))):
+            swap = _lies_inside(t, out[place], axis, strides, shapes, zeros=True)
+            if swap is None:
+                continue
+            if not swap:
+                break
+            at = place
+        out.insert(at, axis)
+    return tuple(out)
+
+
+def _lies_inside(t: Trace, axis: int, other: int, strides, shapes, zeros: bool = False) -> bool | None:
+    """Whether ``axis`` must move inside ``other``, which follows it; None where no operand has both: an extent above 1
+    and, unless ``zeros``, a stride other than 0."""
     found = None
     for given, shape in zip(strides, shapes):
         a, b = given[axis], given[other]
-        if shape[axis] == 1 or shape[other] == 1 or a == 0 or b == 0:
+        if shape[axis] == 1 or shape[other] == 1 or (not zeros and (a == 0 or b == 0)):
             continue
         if _at_most(t, b, a):
             return False

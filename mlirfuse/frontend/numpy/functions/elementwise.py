@@ -22,6 +22,18 @@ from mlirfuse.frontend.numpy.views import ComplexPart, ReadOnly
 from mlirfuse.ir import dtypes as dt
 
 
+def _wraps() -> bool:
+    """Whether this NumPy's ``np.where`` wraps Python ints that do not fit; else it raises OverflowError."""
+    try:
+        np.where(True, np.uint8(1), 256)
+    except OverflowError:
+        return False
+    return True
+
+
+WHERE_WRAPS = _wraps()
+
+
 @implements(np.where)
 def where(condition, *branches):
     result = chosen(condition, *branches)
@@ -43,7 +55,7 @@ def chosen(condition, *branches):
             fail(UnsupportedError, f"np.where: the integer {x} fits no NumPy dtype: use a float")
     a, b = (operand(t, x) for x in branches)
     to = result_type_of((kind_of(a), kind_of(b)))
-    values = aligned(t, [condition.value, value_of(t, a, to, True), value_of(t, b, to, True)])
+    values = aligned(t, [condition.value, value_of(t, a, to, WHERE_WRAPS), value_of(t, b, to, WHERE_WRAPS)])
     return wrap(t, t.emit("where", *values))
 
 

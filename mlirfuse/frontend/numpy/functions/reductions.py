@@ -41,10 +41,11 @@ def reduce_axes(x, row: str, axis=None, keepdims=False, to: DType | None = None,
     over = axes if axes is None or len(axes) != 1 else axes[0]
     call = extern_ops.by_numpy(functools.partial(getattr(np, row), axis=over, keepdims=keepdims))
     shape = _kept(t.shape(value), axes, keepdims)
-    dtype = dt.i64 if row in ("argmax", "argmin") else value.dtype
+    position = row in ("argmax", "argmin")
+    dtype = dt.i64 if position else value.dtype
     found = t.emit("call", value, callee=f"np.{row}", dtypes=(dtype,), shapes=(shape,), function=call)
     strides = strides_of_array(t, x)
-    if strides is not None:
+    if strides is not None and not position:  # whose results NumPy makes row-major
         t.strides[found] = reduced(t, t.shape(value), strides, axes, keepdims, shape)
     return wrap(t, found)
 
