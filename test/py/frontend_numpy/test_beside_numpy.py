@@ -16,6 +16,7 @@ import pytest
 from beside_numpy import Case, differs, function_of
 
 import mlirfuse
+from mlirfuse.frontend.numpy.functions import elementwise
 from mlirfuse.frontend.numpy.graph_breaks import program
 
 
@@ -143,6 +144,23 @@ def test_which_results_are_one_array_and_which_show_its_memory(made, again):
     assert relations(mlirfuse.jit(f)(b)) == relations(f(b))
 
 
+@pytest.mark.parametrize("kind", ["f8", "c16"])
+@pytest.mark.parametrize("search", ["argmax", "argmin"])
+def test_positions_of_extrema_are_row_major(search, kind):
+    source = f"def f(a):\n    a += 1\n    return np.{search}(a, 0), np.{search}(a, 1, keepdims=True), a.{search}(-1)\n"
+    a = np.asfortranarray(np.random.default_rng(0).integers(0, 9, (4, 4, 3)).astype(kind))
+    check(Case(source, lambda: (a.copy("K"),)), calls=2)
+
+
+@pytest.mark.parametrize("shape", ["(2, 3, 4)", "(4, 3)"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_joined_broadcast_arrays_lie_as_numpys(order, shape):
+    """A stride of 0 is the least."""
+    source = f"def f(a):\n    v = np.broadcast_to(a, {shape})\n    return np.concatenate([v, v]), np.stack([v, v], 1), v.copy()\n"
+    extents = (3, 4) if shape == "(2, 3, 4)" else (4, 1)
+    check(Case(source, lambda: (np.ones(extents, order=order),)), calls=2)
+
+
 _LAYOUTS = {
     "F": lambda: np.asfortranarray(np.arange(24.0).reshape(4, 6)), "broadcast": lambda: np.broadcast_to(np.arange(4.0), (3, 4)),
     "transposed": lambda: np.arange(24.0).reshape(2, 3, 4).transpose(1, 2, 0), "strided": lambda: np.arange(96.0).reshape(8, 12)[::2, ::2],
@@ -209,6 +227,49 @@ def test_what_numpy_refuses_to_store(statement, kind):
     """Or stores in another type than the array's."""
     source = f"def f(a, n):\n    {statement}\n    return a\n"
     check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind), 5), strides=False, sharing=False))
+
+
+@pytest.mark.parametrize("value", [200, 300, -1, 2**31, 2**32, 2**63])
+@pytest.mark.parametrize("kind", ["u1", "i4", "u8"])
+@pytest.mark.parametrize("given", ["v", "{}"])
+def test_ints_of_python_beyond_the_type_of_the_other_branch(given, kind, value):
+    source = f"def f(a, v):\n    return np.where(a > 1, a, {given.format(value)}), np.where(a > 1, 2, a)\n"
+    check(Case(source, lambda: (np.arange(4).astype(kind), value)))
+
+
+def test_ints_of_python_are_refused_where_numpy_refuses_them(monkeypatch):
+    """As ``np.where`` does from NumPy 2.5 on."""
+    monkeypatch.setattr(elementwise, "WHERE_WRAPS", False)
+    f = mlirfuse.jit(lambda a, v: np.where(a > 1, a, v), fallback=False)
+    a = np.arange(4, dtype=np.uint8)
+    np.testing.assert_array_equal(f(a, 200), np.array([200, 200, 2, 3], np.uint8))
+    for value in (-1, 256, 2**31, 2**63):
+        with pytest.raises(OverflowError, match=f"Python integer {value} out of bounds for uint8"):
+            f(a, value)
+
+
+@pytest.mark.parametrize("n", [3, np.int64(3), np.uint8(2), True, 2.5, np.float32(2)])
+@pytest.mark.parametrize(
+    "repeated",
+    ["[2] * n, n * (1, 2)", "np.array([2] * n) * a[1]", "[a[1]] * n", "n == [3], n != [3]", "n + [1]",
+     "n < [1]", "[1, 2] * a.argmax(), (1, 2) * a[2]", "n * [[1, 2], [3]]", "a * [n] * 4", "a[2] + [1, 2], np.multiply([1, 2], n)"],
+)  # fmt: skip
+def test_numbers_repeat_sequences(repeated, n):
+    """As Python's and NumPy's numbers do; arrays multiply their elements."""
+    source = f"def f(a, n):\n    return {repeated},\n"
+    for kind in ("i4", "f8"):
+        check(Case(source, lambda: (np.arange(4).astype(kind), n), sharing=False, specializations=False))
+
+
+@pytest.mark.parametrize("kind", ["i4", "u4", "i8", "f4", "c8"])
+@pytest.mark.parametrize(
+    "value",
+    ["np.positive(i)", "np.positive(i * 0.5)", "np.conjugate(i)", "np.conj(i * 1j)", "np.negative(i), np.absolute(i), np.square(i)",
+     "np.positive(a), np.conj(a)", "a @ a", "np.dot(a, a)", "a.dot(a)", "np.vdot(a, a), np.inner(a, a)", "a @ a.astype('i2')"],
+)  # fmt: skip
+def test_types_of_numbers_in_loops(value, kind):
+    source = f"def f(a, n):\n    for i in range(n):\n        a[0] = a[1]\n        r = {value}\n    return r\n"
+    check(Case(source, lambda: (np.array([0, 1, 2, 3, 5, 7]).astype(kind), 4), ulps=4, sharing=False))
 
 
 @pytest.mark.parametrize("kind", ["i8", "f8", "?", "c16"])

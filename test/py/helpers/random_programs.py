@@ -11,7 +11,7 @@ The bound of an element is ``SCATTER`` times the largest distance of the scatter
 from float64, plus four roundings of the result. An integer or a bool must be NumPy's wherever the scattered runs all
 agree with it. What follows from a decision about a half-precision value (a comparison, ``floor``, a maximum's position)
 is compared in type and shape only: compiled code rounds such values less often than NumPy does, and on so coarse a grid
-equal values are no accident.
+equal values are no accident. So is what follows from a decision about a deviation of equal numbers: 0, or a rounding.
 
 From a shell: ``python random_programs.py FIRST COUNT`` tries seeds and prints what fails.
 """
@@ -910,7 +910,7 @@ def run_statements(
                 for n in env
                 if s.kind == "write" and isinstance(env[n], np.ndarray) and np.may_share_memory(env[n], x)
             }
-            half = bool(related & halves) or seen[k] in ("f16", "bf16")
+            half = bool(related & halves) or seen[k] in ("f16", "bf16") or _is_residue(s, env)
             if related & fragile or (half and (seen[k] not in UNIT or _DECIDES.search(s.text))):
                 fragile |= touched
             if half:
@@ -925,6 +925,15 @@ def run_statements(
                 env[s.target] = x * factor
     seen["fragile"] = fragile
     return env, seen
+
+
+def _is_residue(s: Statement, env: dict) -> bool:
+    """Whether some of a statement's results are deviations of equal numbers: 0, or what roundings leave of it."""
+    if not re.search(r"\b(std|var)\(", s.text) or not np.size(env[s.target]):
+        return False
+    operands = [np.abs(env[n]) for n in s.uses() if isinstance(env.get(n), (np.ndarray, np.generic))]
+    largest = max([float(x.max()) for x in operands if x.size], default=0.0)
+    return bool((np.abs(env[s.target]) <= 1e-5 * largest).any())
 
 
 def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator) -> tuple:
