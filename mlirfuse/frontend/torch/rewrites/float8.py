@@ -54,9 +54,9 @@ def scaled_mm(
     out_dtype: torch.dtype,
     fast_sums: bool,
 ) -> torch.Tensor:
-    """``torch._scaled_mm`` of matrices whose bytes in types ``dtype_a`` and ``dtype_b`` are ``a`` and ``b``."""
+    """``aten._scaled_mm`` of matrices whose bytes in types ``dtype_a`` and ``dtype_b`` are ``a`` and ``b``."""
     x, y = a.view(dtype_a), b.view(dtype_b)
-    return torch._scaled_mm(x, y, scale_a, scale_b, bias, out_dtype=out_dtype, use_fast_accum=fast_sums)
+    return SCALED_PRODUCT(x, y, scale_a, scale_b, bias, None, out_dtype, fast_sums)
 
 
 @scaled_mm.register_fake
