@@ -55,6 +55,24 @@ def test_integers_that_change(text):
     assert numbers.wrong_values(text, numbers.INTEGER_VALUES) == []
 
 
+@pytest.mark.parametrize(
+    "f",
+    [lambda x, y, n: torch.select_scatter(x, y[0], 0, n + 8) * 2, lambda x, y, n: x.slice_scatter(y, 0, n) * 2,
+     lambda x, y, n: torch.select_scatter(x, y[0], 0, -n - 8) * 2],
+)  # fmt: skip
+def test_scatters_at_integers_that_change_are_refused(f):
+    """Out of range, or where the source has another shape than what it replaces; without gradients, which check it."""
+    x, y, run = torch.randn(12, 9), torch.randn(9, 9), compiled(f)
+    for n in (3, 4, 6, 2, 8, 3):
+        try:
+            wanted = f(x, y, n)
+        except (IndexError, RuntimeError):
+            with pytest.raises((IndexError, RuntimeError)):
+                run(x, y, n)
+        else:
+            assert torch.equal(run(x, y, n), wanted)
+
+
 FLOAT_PROGRAMS = (
     "(x * n, x.clamp(max=n))",
     "(x * n, x.abs() ** n)",
@@ -121,6 +139,20 @@ def test_strides_of_large_operands():
     x = torch.rand(4, 16, 40, 40).to(memory_format=torch.channels_last)
     for f in (lambda x: x.roll(1, 0), lambda x: F.channel_shuffle(x, 2), lambda x: torch.copysign(x, x.neg())):
         assert compiled(f)(x).stride() == f(x).stride()
+
+
+@pytest.mark.parametrize("shape, size", [((1,), (7,)), ((70,), (3, 70)), ((3, 1), (3, 70)), ((3, 1, 4), (3, 5, 4))])
+def test_scatters_into_expanded_tensors(shape, size):
+    x = torch.randn(shape).expand(size)
+    for f in (
+        lambda x: x.slice_scatter(x[1:] * 2, 0, 1),
+        lambda x: x.select_scatter(x[0] * 2, 0, -1),
+        lambda x: x.index_fill(0, torch.tensor([0, 1]), 2.0),
+        lambda x: x.masked_scatter(x > 0, x * 2),
+        lambda x: x.diagonal_scatter(x.diagonal() * 2) if x.dim() > 1 else x + 1,
+    ):
+        found, wanted = compiled(f)(x), f(x)
+        assert torch.equal(found, wanted) and found.stride() == wanted.stride()
 
 
 def test_views_of_what_lies_as_in_eager():

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from mlirfuse.frontend.torch.aot import norms
-from mlirfuse.frontend.torch.as_eager import eager_strides, refusals, value_checks
+from mlirfuse.frontend.torch.as_eager import eager_strides, refusals, value_checks, view_scatters
 from mlirfuse.frontend.torch.fx import layouts
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 from mlirfuse.frontend.torch.rewrites import pool_gradients, pools, random
@@ -212,6 +212,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **pool_gradients.DECOMPOSITIONS,
         **pools.DECOMPOSITIONS,
         **value_checks.DECOMPOSITIONS,
+        **view_scatters.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
         **value_checks.RANDOM,
     }
