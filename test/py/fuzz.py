@@ -96,7 +96,11 @@ def _checks(module) -> Problem:
         if name in module.OF_NUMBERS:
             function, given = module.OF_NUMBERS[name]
             ours, eagers = module.run(function, given), module.outcome(function, given)
-            return None if module.equal(ours, eagers) else f"{name}: {ours} for {eagers}"
+            if module.equal(ours, eagers):
+                return None
+            if name.startswith("one_hot") and module.equal(ours, module.run(function, given, backend="aot_eager")):
+                return None  # torch 2.11 traces one_hot without its checks
+            return f"{name}: {ours} for {eagers}"
         if name in module.OF_INDICES:
             wrong = module.wrong_indices(name)
             wrong = wrong and [k for k in wrong if k not in module.wrong_indices(name, backend="aot_eager")]

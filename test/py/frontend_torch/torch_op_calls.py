@@ -390,9 +390,27 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
         ours, eagers = outcome(run, program, seed), outcome(f, program, seed)
         if difference(ours, eagers, narrow=narrow):
             exact = outcome(f, program, seed, wide=True)
-            if found := difference(ours, eagers, None if isinstance(exact, str) else exact, narrow):
+            found = difference(ours, eagers, None if isinstance(exact, str) else exact, narrow)
+            if found and narrow and isinstance(ours, tuple) and isinstance(eagers, tuple):
+                # A result within tolerance may lie across the edge of the next line's domain, as 1 and 1 + 2**-7 of
+                # asin's: so eager computes each line from the compiled lines before. Gradients there are not compared.
+                stepped = outcome(lambda *given: _by_lines(run, program, given), program, seed)
+                if isinstance(stepped, tuple) and not difference(ours, (stepped[0], ours[1]), narrow=narrow):
+                    found = None
+            if found:
                 return f"call {seed}: {found}"
     return None
+
+
+def _by_lines(run, program: Program, given: list[torch.Tensor]) -> list:
+    """What eager gives for each line, from the results of ``run`` for those before."""
+    names = dict(zip("xymij", given))
+    found: list = []
+    for line, result in zip(program.lines, run(*given), strict=True):
+        name, expression = line.split(" = ", 1)
+        found.append(eval(expression, {"torch": torch, "F": F}, names))
+        names[name] = result
+    return found
 
 
 def smaller(program: Program) -> list[Program]:
