@@ -217,7 +217,12 @@ def test_explain_says_which_scales(scaled, said):
         (a, of_a), (b, of_b) = scaled(x), scaled(w)
         return torch._scaled_mm(a, b.t(), of_a, of_b if of_b.dim() == 0 else of_b.t(), out_dtype=torch.bfloat16)
 
-    assert said in str(mlirfuse.torch.explain(product, torch.randn(32, 64), torch.randn(48, 64)))
+    x, w = torch.randn(32, 64), torch.randn(48, 64)
+    try:
+        product(x, w)
+    except RuntimeError as error:
+        pytest.skip(f"this torch has no such product on a CPU: {error}")
+    assert said in str(mlirfuse.torch.explain(product, x, w))
 
 
 def test_grouped_products_of_float8_are_torchs():
