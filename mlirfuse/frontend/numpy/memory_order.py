@@ -8,7 +8,7 @@ compare becomes a condition of the trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mlirfuse.analysis import views as noop
@@ -209,35 +209,33 @@ def order_of_flat(t: Trace, strides: Strides, shape: Strides) -> tuple[int, ...]
 def _sorted(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> tuple[int, ...]:
     """The dimension order that NumPy's iterators choose for a result: by the operands' strides, row-major where these
     are equal or conflict."""
-    out: list[int] = []  # innermost first
-    for axis in reversed(range(len(strides[0]))):
-        at = len(out)
-        for place in reversed(range(len(out))):
-            swap = _lies_inside(t, axis, out[place], strides, shapes)
-            if swap is None:
-                continue
-            if not swap:
-                break
-            at = place
-        out.insert(at, axis)
-    return tuple(reversed(out))
+    axes = reversed(range(len(strides[0])))
+    innermost_first = _inserted(axes, lambda axis, other: _lies_inside(t, axis, other, strides, shapes))
+    return tuple(reversed(innermost_first))
 
 
 def _sorted_with_zeros(t: Trace, strides: Sequence[Strides], shapes: Sequence[Strides]) -> tuple[int, ...]:
     """The dimension order that NumPy chooses for a concatenation: unlike :func:`_sorted`, a stride of 0 counts, and
     dimensions are placed from the outermost on."""
-    out: list[int] = []  # outermost first
-    for axis in range(len(strides[0])):
+    axes = range(len(strides[0]))
+    return tuple(_inserted(axes, lambda axis, other: _lies_inside(t, other, axis, strides, shapes, zeros=True)))
+
+
+def _inserted(axes: Iterable[int], goes_before: Callable[[int, int], bool | None]) -> list[int]:
+    """``axes`` by NumPy's insertion sort: each goes before those placed last, until one that it must not go before;
+    those that do not tell (None) are passed over."""
+    out: list[int] = []
+    for axis in axes:
         at = len(out)
         for place in reversed(range(len(out))):
-            swap = _lies_inside(t, out[place], axis, strides, shapes, zeros=True)
+            swap = goes_before(axis, out[place])
             if swap is None:
                 continue
             if not swap:
                 break
             at = place
         out.insert(at, axis)
-    return tuple(out)
+    return out
 
 
 def _lies_inside(t: Trace, axis: int, other: int, strides, shapes, zeros: bool = False) -> bool | None:

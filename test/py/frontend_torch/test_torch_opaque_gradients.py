@@ -86,3 +86,21 @@ def test_other_errors_are_not_hidden():
 
     module = torch.fx.symbolic_trace(lambda x: torch.relu(x) + 1)
     assert not opaque_gradients.rewrite(module)
+
+
+def test_random_ops_are_not_run_again():
+    """A second forward would draw other numbers than those of the result."""
+    from mlirfuse.frontend.torch.rewrites import opaque_gradients
+
+    library.define("noisy(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("noisy", lambda x: x * torch.rand_like(x), "CompositeExplicitAutograd")
+    torch.library.register_autograd(
+        "mlirfuse_test_experts::noisy",
+        lambda ctx, grad: grad,
+        setup_context=lambda ctx, inputs, output: None,
+        lib=library,
+    )
+    module = torch.fx.GraphModule({}, torch.fx.Graph())
+    x = module.graph.placeholder("x")
+    module.graph.output(module.graph.call_function(torch.ops.mlirfuse_test_experts.noisy.default, (x,)))
+    assert not opaque_gradients.rewrite(module)

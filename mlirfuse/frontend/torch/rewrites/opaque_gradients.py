@@ -48,6 +48,8 @@ def _given(node: Node) -> list[Any] | None:
     schema = getattr(target, "_schema", None)
     if node.op != "call_function" or schema is None or private.is_builtin(target) or not private.has_autograd(target):
         return None
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return None  # a second forward would draw other numbers
     tensors = [argument.name for argument in schema.arguments if str(argument.type) == "Tensor"]
     if len(tensors) < len(schema.arguments) or schema.is_mutable or [str(r.type) for r in schema.returns] != ["Tensor"]:
         return None
