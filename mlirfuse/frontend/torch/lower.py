@@ -84,7 +84,9 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
     inputs = module.graph.find_nodes(op="placeholder")
     given = [node.meta.get("val") for node in inputs]
     alone = layouts.alone_in_memory(given)
-    lowered.tangents = [k for k in lowered.tensors if inputs[k].name.startswith("tangents")]
+    lowered.tangents = [  # a subclass's parts are tangents too, and not all of them tensors (DTensor's mesh)
+        k for k, what in enumerate(given) if isinstance(what, torch.Tensor) and inputs[k].name.startswith("tangents")
+    ]
     lowered.graph.donated = {k for k, index in enumerate(lowered.tensors) if index in donated and index in alone}
     return lowered
 
