@@ -26,6 +26,7 @@ from mlirfuse.frontend.torch.losses import cross_entropy, distillation
 from mlirfuse.frontend.torch.options import Options
 from mlirfuse.frontend.torch.rewrites import (
     channels_last,
+    circular_pads,
     concatenations,
     cse,
     embedding_bags,
@@ -58,6 +59,7 @@ def dynamo_graph(options: Options) -> list[Pass]:
         lambda module: distillation.chunk_divergences(module, options.chunked_loss),  # nor those of two models
         embedding_bags.as_reductions,  # kernels look up rows and reduce them
         resizing.gather_gradients,  # an element sums the pixels that read it
+        circular_pads.as_gathers,  # a pixel reads the one that it repeats
     ]
 
 

@@ -90,6 +90,10 @@ PROGRAMS = {
     "replicate 1d": lambda x: pad("replicate", 20, 1)(x[0]),
     "replicate 2d": pad("replicate", 2, 1, 3, 2),
     "replicate 3d": lambda x: pad("replicate", 2, 1, 0, 2, 1, 1)(x[None]),
+    "circular 1d": lambda x: pad("circular", 9, 1)(x[0]),
+    "circular 2d": pad("circular", 2, 1, 7, 0),
+    "circular 3d": lambda x: pad("circular", 0, 3, 2, 0, 1, 1)(x[None]),
+    "circular of other strides": lambda x: pad("circular", 1, 1, 0, 0)(x.transpose(2, 3)),
 }
 
 
@@ -121,3 +125,58 @@ def test_gradients_gather(name, dtype, monkeypatch):
     torch.testing.assert_close(found.double(), wanted, rtol=BOUND[dtype], atol=BOUND[dtype])
     torch.testing.assert_close(x.grad.double(), wide.grad, rtol=BOUND[dtype], atol=4 * BOUND[dtype])
     assert not calls
+
+
+def compiled(f, **options):
+    torch._dynamo.reset()
+    return torch.compile(f, backend="mlirfuse", options={"fallback": False}, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int16], ids=str)
+def test_circular_pads_of_sizes_that_change(dtype):
+    f = pad("circular", 2, 1, 0, 3)
+    run = compiled(f, dynamic=True)
+    for shape in ((2, 3, 4, 5), (3, 2, 7, 6), (1, 2, 3, 2)):
+        x = torch.randn(shape, device=DEVICE).mul(9).to(dtype)
+        x = x.requires_grad_() if dtype is not torch.int16 else x
+        found, wanted = run(x), f(x)
+        assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+        if dtype is not torch.int16:
+            incoming = torch.randn_like(wanted)
+            ours, eager = (torch.autograd.grad(y, x, incoming)[0] for y in (found, wanted))
+            torch.testing.assert_close(ours, eager)
+
+
+def test_circular_pads_are_results_of_their_own():
+    """Also where nothing is padded; and pixels that negative sizes cut off are not read."""
+    for sizes in ((0, 0, 0, 0), (-2, 1, 1, -1)):
+        x = torch.randn(2, 3, 4, 5, device=DEVICE)
+        f = pad("circular", *sizes)
+        found, wanted = compiled(f)(x), f(x)
+        assert torch.equal(found, wanted) and found.data_ptr() != x.data_ptr()
+
+
+def test_circular_pads_under_transforms():
+    """Second derivatives, and ``torch.func``'s transforms."""
+    x = torch.randn(2, 5, device=DEVICE, requires_grad=True)
+
+    def f(x):
+        return (pad("circular", 2, 3)(x) ** 3).sum()
+
+    twice = torch.func.vmap(torch.func.grad(f))
+    torch.testing.assert_close(compiled(twice)(x[:, None]), twice(x[:, None]))
+    (first,) = torch.autograd.grad(f(x), x, create_graph=True)
+    torch.testing.assert_close(compiled(torch.func.grad(f))(x), first)
+
+
+@pytest.mark.parametrize(
+    "f, message",
+    [
+        (pad("circular", 6, 0), "wrapping around more than once"),
+        (lambda x: F.pad(x, (1, 1), mode="circular", value=3), "take in value argument"),
+    ],
+)
+def test_errors_of_circular_pads_are_eagers(f, message):
+    for run in (f, compiled(f)):
+        with pytest.raises(Exception, match=message):
+            run(torch.zeros(2, 5, device=DEVICE))
