@@ -3,6 +3,7 @@ part of what the generators beside this file run by hand."""
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
 
@@ -384,6 +385,33 @@ def test_remainders_are_exact_where_the_quotient_overflows():
     f = torch.fmod
     assert f(x, y)[0].isnan() and not f(x, y)[-1].isnan()
     assert torch.equal(compiled(f)(x, y), f(x, y)[-1:].expand(67))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("loss", [F.l1_loss, F.mse_loss, F.huber_loss, F.smooth_l1_loss,
+                                  functools.partial(F.smooth_l1_loss, beta=0.0),
+                                  functools.partial(F.smooth_l1_loss, beta=2.5)])  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gradients_of_distances_at_special_values(loss, reduction, dtype):
+    """A distance that is NaN has a NaN gradient, except l1's, which is a sign."""
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.25, 7.0, 3.0], dtype=dtype)
+    y = torch.tensor([0.0] * 10 + [nan, 3.0], dtype=dtype)
+
+    def gradients(f, x, y):
+        x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+        return torch.autograd.grad(f(x, y, reduction=reduction).sum(), [x, y])
+
+    for ours, eagers in zip(gradients(compiled(loss), x, y), gradients(loss, x, y), strict=True):
+        torch.testing.assert_close(ours, eagers, equal_nan=True)
+
+
+@pytest.mark.parametrize("f", [F.hardswish, F.hardtanh, F.relu6, F.elu, F.selu, F.celu, F.hardshrink])
+def test_gradients_of_branches_at_nan(f):
+    """Those of eager's tails, at any length."""
+    x = torch.full((67,), float("nan"), requires_grad=True)
+    found, eagers = (torch.autograd.grad(run(x).sum(), x)[0] for run in (compiled(f), f))
+    assert not eagers[-1].isnan() and torch.equal(found, eagers[-1:].expand(67))
 
 
 def test_gelu_of_infinity():

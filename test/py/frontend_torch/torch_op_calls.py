@@ -7,6 +7,7 @@ as it still differs, and counts those that differ with AOTAutograd alone (``back
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import dataclass, replace
 
@@ -172,6 +173,8 @@ CALLS = (
     "torch.cumsum({x}, {d}, out={x}.clone())", "{x}.clone().erfinv_()",
     "{x}.clone().put_(i, {x}.flatten()[i], accumulate=True)",
 )  # fmt: skip
+# At NaN the gradients of these differ between eager's vectors and its tails.
+BRANCHES = re.compile(r"F\.(hardswish|hardtanh|relu6|elu|selu|celu|softshrink|hardshrink)\(")
 NUMBERS = (
     "0", "1", "-1", "2", "3", "0.5", "-0.0", "2.5", "-1.5", "300", "-300", "True", "False", "1e10", "2**40",
     "float('inf')", "float('nan')", "-0.5", "1e-3", "127", "256", "65504",
@@ -386,8 +389,11 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
         or "16" in program.text
         or ".half" in program.text
     )
+    results_only = program.values == "special" and BRANCHES.search(program.text)
     for seed in range(calls):
         ours, eagers = outcome(run, program, seed), outcome(f, program, seed)
+        if results_only and isinstance(ours, tuple) and isinstance(eagers, tuple):
+            ours = ours[0], eagers[1]
         if difference(ours, eagers, narrow=narrow):
             exact = outcome(f, program, seed, wide=True)
             found = difference(ours, eagers, None if isinstance(exact, str) else exact, narrow)

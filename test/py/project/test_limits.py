@@ -69,6 +69,7 @@ SHOWN = {
     "Indices of a scatter-add": ["test_numpy_corners.py::test_positions_that_are_not_there"],
     "Where `backend": ["test_where_torchs_own_tracing_differs"],
     "On a GPU a quotient": ["torch_on_gpu.py::test_extreme_values"],
+    "The gradient at NaN of": ["test_torch_as_eager.py::test_gradients_of_branches_at_nan"],
     "Remainders of floats": [
         "test_torch_as_eager.py::test_remainders_are_exact_where_the_quotient_overflows",
         "test_torch_as_eager.py::test_gelu_of_infinity",

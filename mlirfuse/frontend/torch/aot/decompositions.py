@@ -154,6 +154,16 @@ def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.
     return torch.where(scaled > threshold, wide, found if beta == 1 else found / beta).to(x.dtype)
 
 
+def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int,
+                             beta: float) -> torch.Tensor:  # fmt: skip
+    """torch's own takes the sign of the error, which is 0 for NaN: the loss would be NaN and its gradient 0."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    error = x.to(wide) - target.to(wide)
+    grad = grad.to(wide) / x.numel() if reduction == 1 else grad.to(wide)  # 1: the mean
+    inside = grad * error / beta if beta else error
+    return torch.where(error <= -beta, -grad, torch.where(error >= beta, grad, inside)).to(x.dtype)
+
+
 def _unless(op: Any, refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
     """The decomposition of ``op``, but for tensors that it refuses and eager takes."""
 
@@ -206,6 +216,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
+        aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
         **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
         aten.nan_to_num.default: _unless(aten.nan_to_num.default, torch.is_complex),
         **norms.DECOMPOSITIONS,
