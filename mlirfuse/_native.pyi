@@ -1,6 +1,7 @@
 """The native runtime: CUDA driver, CPU threads, buffers and the hot call. Written in C++, in runtime/native/."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,24 @@ class Dispatcher:
     def set_bad_index(self, function: Callable[[IndexError, tuple[Any, ...]], Any]) -> None: ...
     def find(self, *leaves: Any) -> Record | None: ...
     def clear(self) -> None: ...
+
+def numpy_only(leaves: Sequence[Any]) -> bool: ...
+
+class NumpyCall:
+    """The list of what ``function`` returns of NumPy arrays of these dtypes; None: of their matrix product. See its
+    docstring for the rest."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None,
+        dtypes: tuple[np.dtype, ...],
+        result: np.dtype,
+        finish: Callable[[Any, tuple[np.ndarray, ...]], np.ndarray],
+        otherwise: Callable[..., list[Any]],
+        state: ContextVar[Any],
+        silent: Any,
+    ) -> None: ...
+    def __call__(self, like: Any, *operands: Any) -> list[Any]: ...
 
 class Region:
     """Runs steps over registers by one call: region(list of torch tensors) empties the list and returns the list of

@@ -7,6 +7,7 @@ warning.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse import _native
 from mlirfuse.core.errors import ShapeError, UnsupportedError, located, warn
 from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
@@ -22,14 +24,24 @@ from mlirfuse.ir.size_relations import failed
 from mlirfuse.runtime import arrays
 
 
+def _error_state() -> tuple[contextvars.ContextVar, Any] | None:
+    """Return the context variable that holds NumPy's floating-point error state, and the state that reports nothing;
+    None in a version of NumPy without them."""
+    inside = sys.modules.get("numpy._core.umath")
+    state, created = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
+    return None if state is None or created is None else (state, created(all="ignore"))
+
+
+_ERROR_STATE = _error_state()
+
+
 def quiet(function: Callable) -> Callable:
     """Return ``function``, of one argument, without NumPy's floating-point warnings. Takes a quarter of the time of
     ``np.errstate``, which creates a new state at each call."""
-    inside = sys.modules.get("numpy._core.umath")
-    state, created = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
-    if state is None or created is None:  # another version of NumPy
+    if _ERROR_STATE is None:
         return np.errstate(all="ignore")(function)
-    enter, leave, silent = state.set, state.reset, created(all="ignore")
+    state, silent = _ERROR_STATE
+    enter, leave = state.set, state.reset
 
     def called(given):
         token = enter(silent)
@@ -82,7 +94,22 @@ def function(op: Op, env: dict[str, int]) -> Callable[..., list]:
         created = on_numpy([_as_numpy(a, t) for a, t in zip(given, types)])
         return created if number else [arrays.from_numpy(r, like) for r in created]
 
-    return call
+    return call if several else _natively(op, functools.partial(reference, **attrs) if attrs else reference, call)
+
+
+def _natively(op: Op, function: Callable, otherwise: Callable[..., list]) -> Callable[..., list]:
+    """Return ``otherwise``, the function of an op with one result; NumPy arrays of the op's dtypes go to the reference
+    ``function`` without Python code in between, and products that BLAS has past the ufunc ``np.matmul`` too."""
+    if _ERROR_STATE is None:
+        return otherwise
+    dtype = op.results[0].dtype.numpy
+    types = tuple(v.dtype.numpy for v in op.operands)
+    blas = function is np.matmul and dtype.char in "fdFD" and all(v.rank in (1, 2) for v in op.operands)
+
+    def finish(found, given) -> np.ndarray:
+        return _owned(np.asarray(found, dtype), given)
+
+    return _native.NumpyCall(None if blas else function, types, dtype, finish, otherwise, *_ERROR_STATE)
 
 
 def _refusing(problem: str, op: Op) -> Callable[..., list]:
@@ -208,16 +235,10 @@ def update(op: Op, env: dict[str, int]) -> Callable[..., list]:
     return call
 
 
-def like(leaves):
+def like(leaves: Sequence):
     """Return an array that determines the framework and device of results: empty, as it must not keep an argument's
     memory alive, or one of a call's arguments where its framework cannot allocate arrays."""
-    for leaf in leaves:
-        if type(leaf) is not np.ndarray and type(leaf) not in _NUMBERS:
-            return _like_other(leaves)
-    return _NOTHING
-
-
-_NUMBERS = {bool, int, float, complex}
+    return _NOTHING if _native.numpy_only(leaves) else _like_other(leaves)
 
 
 def _like_other(leaves):

@@ -154,7 +154,7 @@ class HostProgram:
         run, count = self.function(env), len(leaf_of_arg)
 
         def call(given: list):
-            return result(run(given[:count]) + given[count:])
+            return result(run(given[:count]) + given[count:] if finisher_leaves else run(given))
 
         device, proto = result_placement(leaves, None)
         outputs = [("arg", leaf) for leaf in [*leaf_of_arg, *finisher_leaves]]

@@ -237,7 +237,10 @@ class HostFunction:
         return [f"{self._listed(step.makes)} = _unalias({self._listed(step.reads)})"]
 
     def _copy(self, step: st.Copy, indent: str) -> list[str]:
-        return [f"_copy({self._listed(step.reads)})"]
+        half = len(step.reads) // 2
+        pairs = zip(map(self._name, step.reads[half:]), map(self._name, step.reads[:half]))
+        missing = " or ".join(f"{value} is not {target}" for value, target in pairs)  # kernels wrote the others
+        return [f"if {missing}:", f"    _copy({self._listed(step.reads)})"]
 
     def _free(self, step: st.Free, indent: str) -> list[str]:
         return [f"{' = '.join(map(self._name, step.reads))} = None"]  # no del: a loop may execute it again

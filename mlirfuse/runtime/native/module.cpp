@@ -11,6 +11,7 @@
 #include "foreach.h"
 #include "function.h"
 #include "loop_buffers.h"
+#include "numpy_call.h"
 #include "record.h"
 #include "region.h"
 #include "shape_key.h"
@@ -185,7 +186,7 @@ PyMODINIT_FUNC PyInit__native() {  // NOLINT(bugprone-reserved-identifier): the 
   Ref module(PyModule_Create(&definition));
   if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 ||
       PyModule_AddFunctions(module.get(), bad_index_methods) < 0 || !register_buffer_type(module.get()) ||
-      !register_record_type(module.get()) || !register_region_type(module.get()) ||
+      !register_record_type(module.get()) || !register_region_type(module.get()) || !register_numpy_call_type(module.get()) ||
       !register_dispatcher_type(module.get()) || !register_function_type(module.get()) ||
       !register_module_type(module.get()) || !apply_settings())
     return nullptr;
