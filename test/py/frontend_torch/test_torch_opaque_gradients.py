@@ -67,6 +67,34 @@ def test_gradients_as_in_eager(dynamic):
             torch.testing.assert_close(b.to(a.dtype), a, rtol=1e-5, atol=1e-5)
 
 
+def test_gradients_share_no_memory():
+    """A backward that returns one tensor for two inputs, what autograd allows: each is written over on its own."""
+    library.define("weighed_sum(Tensor x, Tensor y, Tensor weight) -> Tensor")
+    library.impl("weighed_sum", lambda x, y, weight: (x + y) * weight, "CompositeExplicitAutograd")
+    name = "mlirfuse_test_experts::weighed_sum"
+    torch.library.register_fake(name, lambda x, y, weight: torch.empty_like(x), lib=library)
+
+    def backward(ctx, grad):
+        weight = ctx.saved_tensors[0].item()
+        shared = grad if weight == 1 else grad * weight
+        return shared, shared, None
+
+    keep = lambda ctx, inputs, output: ctx.save_for_backward(inputs[2])  # noqa: E731
+    torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
+
+    def f(x, y, weight):
+        op = torch.ops.mlirfuse_test_experts.weighed_sum
+        first = op(x.sin(), y.cos(), weight)
+        return op(first, first.exp(), weight).square()
+
+    torch._dynamo.reset()
+    run = torch.compile(f, backend="mlirfuse", fullgraph=True)
+    for weight in (1, 2, 1, 2):
+        given = [torch.randn(6, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        expected, found = (torch.autograd.grad(g(*given, torch.tensor(weight)).sum(), given) for g in (f, run))
+        torch.testing.assert_close(found, expected)
+
+
 def test_ops_that_read_are_not_recorded():
     """A CUDA graph cannot be recorded around what synchronizes."""
     from mlirfuse.frontend.torch.rewrites import opaque_gradients

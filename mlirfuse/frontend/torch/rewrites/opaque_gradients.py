@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from mlirfuse.frontend.torch import torch_private as private
+from mlirfuse.frontend.torch.fx import layouts
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("opaque(str name, Tensor[] tensors) -> Tensor")
@@ -91,7 +92,19 @@ def _gradients(name: str, tensors: Sequence[torch.Tensor], gradient: torch.Tenso
         leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed)]
         wanted = [x for x, need in zip(leaves, needed) if need]
         found = torch.autograd.grad(_op(name)(*leaves), wanted, gradient, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g.contiguous() for x, g in zip(wanted, found)]
+    results = [x.new_zeros(x.shape) if g is None else g.contiguous() for x, g in zip(wanted, found)]
+    return _apart(results, [*tensors, gradient])
+
+
+def _apart(results: list[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """``results``, those copied that share memory with ``others`` or an earlier one: a backward may return one tensor
+    for several inputs, an op may not, as the compiled graph writes over what is no longer read."""
+    taken = {layouts.storage(x) for x in others} - {None}
+    apart = []
+    for x in results:
+        apart.append(x.clone() if layouts.storage(x) in taken else x)
+        taken.add(layouts.storage(apart[-1]))
+    return apart
 
 
 def _like(name: str, tensors: Sequence[torch.Tensor], gradient: torch.Tensor,
