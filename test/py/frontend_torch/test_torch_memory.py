@@ -103,6 +103,21 @@ def test_donated_tensors_are_written_over():
         assert torch.equal(before, y)
 
 
+def test_saved_tensors_that_hooks_hold_are_not_written_over():
+    """What ``saved_tensors_hooks`` packed belongs to the user, who may read it after the backward."""
+    torch._dynamo.reset()
+    given = [torch.randn(8, 8) for _ in range(2)] + [torch.randn(8, 8, requires_grad=True)]
+    run = torch.compile(own, backend="mlirfuse", options={"fallback": False})
+    for _ in range(4):
+        held: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, held=held: held.append(x) or x, lambda x: x):
+            y = run(*given)
+        before = [x.detach().clone() for x in held]
+        assert len(held) > 1
+        y.sum().backward()
+        assert all(map(torch.equal, before, held))
+
+
 def test_what_an_op_with_effects_is_beside_is_not_written_over():
     """The checks of a linear algebra op put a token before the forward's results: torch's list of tensors that nobody
     else has is one place off, at the user's own weight, data and incoming gradient."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -115,19 +116,24 @@ def _as_torch_error(error: IndexError) -> IndexError:
 
 
 def _copying_donated(run: Boxed, donated: list[int]) -> Boxed:
-    """``run`` with copies of the donated inputs where a second backward may read them."""
+    """``run`` with copies of the donated inputs that somebody else may read: a second backward, or who holds a saved
+    tensor that ``saved_tensors_hooks`` or a node of autograd's graph gave out."""
     if not donated:
         return run
-    keeps = keeps_graph
+    keeps, references = keeps_graph, sys.getrefcount
 
     def run_or_copy(args: list[Any]) -> list[Any]:
-        if keeps():
-            for k in donated:
+        kept = keeps()
+        for k in donated:
+            if kept or references(args[k]) > _ALONE:
                 args[k] = args[k].clone()
         return run(args)
 
     run_or_copy._boxed_call = True  # type: ignore[attr-defined]
     return run_or_copy
+
+
+_ALONE = (lambda args: sys.getrefcount(args[0]))([object()])  # references to what only a list holds
 
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
