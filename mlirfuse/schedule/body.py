@@ -8,12 +8,14 @@ from typing import ClassVar
 from mlirfuse.analysis.axes import Axis
 from mlirfuse.analysis.phases import Analysis, size_of
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Index
+from mlirfuse.lowering.kernel import ZERO, ElementEmitter, Env, Index, Memory
+from mlirfuse.lowering.slots import CpuArguments, GpuArguments
 
 Loops = list[list[Axis]]  # loops over merged axes, outermost first
 Iteration = Callable[[Val, list[Val]], list[Val] | None]  # from its index and loop-carried values to the next ones
@@ -26,11 +28,17 @@ class Body:
     analysis: Analysis
     e: Emitter
     k: ElementEmitter
+    args: CpuArguments | GpuArguments
     index: dt.DType
 
     def size(self, size: Size) -> Val:
         """The value of a symbolic size."""
         return self.k.size(size)
+
+    def buffer(self, key, count: Size, dtype: dt.DType) -> Memory:
+        """A buffer of ``count`` elements in the workspace, identified by ``key``."""
+        stored = dt.u8 if dtype is dt.bool_ else dtype
+        return Memory(self.args.temporary(key, sz.mul(count, stored.bytes)), (), stored, stored.bytes)
 
     # ---- loops
 

@@ -89,6 +89,7 @@ class CpuBody(Body):
     """Base of CPU kernel bodies: the function, its arguments, loops."""
 
     k: Elements
+    args: CpuArguments
 
     def __init__(self, spec: KernelSpec, prefetch: int = 0):
         self.name, self.analysis, slots, self.p, self.host = spec
@@ -225,11 +226,6 @@ class CpuBody(Body):
         return Flat((loops[0][-1], loops[1][-1]), extent, origin, index, outer, inner)
 
     # ---- buffers
-
-    def buffer(self, key, count: Size, dtype: dt.DType) -> Memory:
-        """A buffer in the workspace, identified by ``key``."""
-        stored = dt.u8 if dtype is dt.bool_ else dtype
-        return Memory(self.args.temporary(key, sz.mul(count, stored.bytes)), (), stored, stored.bytes)
 
     def stack(self, count: Size, dtype: dt.DType) -> Memory:
         """A buffer on the stack, live until the function returns."""

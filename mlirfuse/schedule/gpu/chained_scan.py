@@ -27,14 +27,12 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Memory
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.partial import store_partial
 from mlirfuse.schedule.gpu.scan_body import ScanBody
 from mlirfuse.schedule.scheduler import KernelSpec
 
 THREADS = 256  # per block of the kernel that clears the words
-_BYTES = 8  # of a word
 _WRITTEN = 1 << 32  # the flag in a published word
-_ORDER = f'atomic syncscope("device") monotonic {{alignment = {_BYTES} : i64}}'
+_ORDER = 'atomic syncscope("device") monotonic {alignment = 8 : i64}'
 
 
 class States(NamedTuple):
@@ -78,10 +76,8 @@ class ScanChain:
         body, e = self.body, self.e
         self._ticket = body.shared_address(body.reserve(4), e.const(0, dt.i32), 4)
         with body.leader(e.cmp("eq", body.thread, 0)):
-            order = 'syncscope("device") monotonic'
             counter = body.k.address(self.words, e.const(0, body.index))
-            add = f"llvm.atomicrmw add {counter}, {e.const(1, dt.i32)} {order} : {body.k.pointer_type}, i32"
-            body.shared_store(self._ticket, e.op(add, dt.i32))
+            body.shared_store(self._ticket, body.atomic_add(counter, e.const(1, dt.i32)))
         body.barrier()
         return self.ticket_again()
 
@@ -209,9 +205,9 @@ def _join_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
 
 def _words(body: ScanBody, count: sz.Size) -> Memory:
     """The memory of the ticket, and of the words of parts and of groups."""
-    pointer = body.args.temporary((body.scans[0], "words"), sz.mul(count, _BYTES))
-    body.between_blocks.add(pointer)
-    return Memory(pointer, (), dt.u64, _BYTES)
+    words = body.buffer((body.scans[0], "words"), count, dt.u64)
+    body.between_blocks.add(words.pointer)
+    return words
 
 
 def emptied(spec: KernelSpec, chain: ScanChain | None) -> list[GpuKernel]:
@@ -220,4 +216,4 @@ def emptied(spec: KernelSpec, chain: ScanChain | None) -> list[GpuKernel]:
         return []
     body = ScanBody(spec._replace(name=f"{spec.name}_words"), THREADS)
     words = _words(body, chain.count)
-    return [body.of_each(chain.count, lambda at: store_partial(body, words, at, body.e.const(0, dt.u64)))]
+    return [body.of_each(chain.count, lambda at: body.buffer_store(words, at, body.e.const(0, dt.u64)))]

@@ -11,12 +11,8 @@ from mlirfuse.schedule.tiling import Access
 
 def extents(analysis: Analysis) -> tuple:
     """The numbers of columns along the innermost kept loop, of points of the outer kept loops, and of rows."""
-    loops = analysis.loops(analysis.kept)
-    return (
-        size_of(loops[-1]),
-        points_of(loops[:-1]),
-        size_of(analysis.reduced),
-    )
+    *outer, inner = analysis.loops(analysis.kept)
+    return size_of(inner), points_of(outer), size_of(analysis.reduced)
 
 
 def _can_coalesce(analysis: Analysis) -> bool:

@@ -299,7 +299,7 @@ class ColumnsBody(GpuBody):
         needed = bool(self.full) or len(self.phases) > 1 or p.cluster > 1  # by all threads, not only those that store
         for phase in self.phases:
             # The first phase also writes outputs that need no reduction.
-            also = (lambda places: self.store(self.early, places)) if phase is self.phases[0] else None
+            also = (lambda places: self.store(self.early, places)) if self.early and phase is self.phases[0] else None
             totals = self.columns_of_block.combine(phase, self.down.reduce(phase, also), needed)
             if self.rank is not None:
                 totals = self.columns_of_block.across_cluster(phase, totals, self.rank)
@@ -311,9 +311,12 @@ class ColumnsBody(GpuBody):
         if self.full:
             self.down.visit([], self.write)
         if self.small and self.partials == 1:
-            first = e.cmp("eq", self.y if self.rank is None else e.add(self.y, self.rank), 0)
-            self.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, first))
+            self.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, self.has_first_row()))
         return self.finish(sz.mul(points_of(self.outer), self.across, p.split))
+
+    def has_first_row(self) -> Val:
+        """Whether this thread's rows begin with the first of the columns."""
+        return self.e.cmp("eq", self.y if self.rank is None else self.e.add(self.y, self.rank), 0)
 
     def at(self, row: Val) -> Env:
         """The env of this thread's vector of a row."""
@@ -356,25 +359,17 @@ class SharedColumns(ColumnsBody):
         self.first, self.step = self.wide(e.add(e.mul(rank, p.ty), self.y)), p.ty * p.cluster
         rounded = e.add(e.sub(self.size(self.rows), self.first), self.step - 1)
         self.iterations = e.div(e.max(rounded, 0), self.step)  # of this thread, one per row
-        self.streamed, self.full = streamed_inputs(self.analysis), late_outputs(self.analysis)[0]
+        self.streamed, self.early, self.full = streamed_inputs(self.analysis), [], late_outputs(self.analysis)[0]
         self.copies = AsyncCopies(self, self.streamed, p.access.lanes, p.stages)
         return RowsDown(self, p, 1, e.const(0, self.index), self.iterations, self.found)
 
     def emit(self) -> GpuKernel:
-        e, down = self.e, self.down
-        self.loop(down.first, down.end, 1, [], self.bring)
+        self.loop(self.down.first, self.down.end, 1, [], self.bring)
         self.copies.wait(0)
-        for phase in self.phases:
-            totals = self.columns_of_block.combine(phase, down.reduce(phase), needed=True)
-            if self.rank is not None:
-                totals = self.columns_of_block.across_cluster(phase, totals, self.rank)
-            self.bind(phase, totals, self.base_env)
-        if self.full:
-            down.visit([], self.write)
-        if self.small:
-            first = e.and_(self.inside, e.cmp("eq", self.first, 0))
-            self.store_at(self.small, self.base_env, self.analysis.kept, first)
-        return self.finish(sz.mul(points_of(self.outer), self.across))
+        return super().emit()
+
+    def has_first_row(self) -> Val:
+        return self.e.cmp("eq", self.first, 0)
 
     def at(self, row: Val) -> Env:
         return super().at(self.e.add(self.first, self.e.mul(row, self.step)))

@@ -22,7 +22,6 @@ from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
-from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index
 from mlirfuse.schedule.scheduler import KernelSpec
 from mlirfuse.schedule.tiling import Tiling
@@ -57,11 +56,8 @@ class _SummedRows(RowsBody):
     def memories_of_totals(self, op: Op, count: sz.Size) -> list[Memory]:
         """Memory for the compensated totals of a sum over rows, with ``count`` elements per block: the sums, and their
         rounding errors."""
-        out = []
-        for component, dtype in enumerate(compensated_sums.types(op)):
-            nbytes = sz.mul(count, self.blocks, dtype.bytes)
-            out.append(Memory(self.args.temporary((op, "total", component), nbytes), (), dtype, dtype.bytes))
-        return out
+        count, types = sz.mul(count, self.blocks), enumerate(compensated_sums.types(op))
+        return [self.buffer((op, "total", component), count, dtype) for component, dtype in types]
 
     def reduced(self, phase: list[Op], totals: list[tuple[Val, ...]], row: Env) -> None:
         """Bind the reductions of a row, combined from the accumulators of its threads."""
@@ -176,12 +172,12 @@ class ResidentRows(_SummedRows):
             return e.const(0, op.operands[0].dtype.compute, lanes)
 
         def added(op: Op, offset: Val, val: Val) -> list[Val]:
-            before = [load_partial(self, memory, offset, memory.dtype, lanes) for memory in memories[op]]
+            before = [self.buffer_load(memory, offset, memory.dtype, lanes) for memory in memories[op]]
             return compensated_sums.added(e, [op], before, [val])
 
         def keep(op: Op, offset: Val, vals: list[Val]) -> None:
             for memory, val in zip(memories[op], vals):
-                store_partial(self, memory, offset, val)
+                self.buffer_store(memory, offset, val)
 
         def after_block(carried: list[Val]) -> list[Val]:
             for at, op, offset in places:
@@ -324,14 +320,14 @@ class LoopedRows(_SummedRows):
         value = self.k.reload(op.result, self.partial_env(op, place))
         if op not in self.rounding_errors:
             return [value]
-        return [value, load_partial(self, self.rounding_errors[op], self._offset(op, place), value.dtype, self.lanes)]
+        return [value, self.buffer_load(self.rounding_errors[op], self._offset(op, place), value.dtype, self.lanes)]
 
     def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
         """Store the components that :meth:`sum_at` returns, or only the sum."""
         self._store_own_partial(op, place, vals[0])
         for val in vals[1:]:
             with self.where(place):
-                store_partial(self, self.rounding_errors[op], self._offset(op, place), val)
+                self.buffer_store(self.rounding_errors[op], self._offset(op, place), val)
 
     def _offset(self, op: Op, place: Place) -> Val:
         return self.k.scalar(self.k.offset(op.result, self.partial_env(op, place)).base)

@@ -37,6 +37,7 @@ class GpuBody(Body):
     """Base of GPU kernel bodies: the function, its arguments, loops, shared memory, cross-thread reductions."""
 
     LOOP_END = NO_UNROLL
+    args: GpuArguments
 
     def __init__(self, spec: KernelSpec, threads: int = 0, min_blocks_per_sm: int = 0, **options: Any):
         """``threads``, ``min_blocks_per_sm``: those of the parameters, if they are 0; ``options``: of the
@@ -227,6 +228,28 @@ class GpuBody(Body):
         register = "h" if word.dtype.bits == 16 else "r"
         text = f'llvm.inline_asm has_side_effects "", "={register},0" {word} : ({word.type}) -> {word.type}'
         return self.e.op(text, word.dtype)
+
+    # ---- global memory
+
+    def buffer_store(self, memory: Memory, offset: Val, val: Val) -> None:
+        """Store ``val`` in a buffer at ``offset``, which is a multiple of its lanes."""
+        val = self.e.cast(val, memory.dtype)
+        address, align = self.k.address(memory, offset), min(16, val.lanes * memory.dtype.bytes)
+        self.e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, !llvm.ptr<1>")
+
+    def buffer_load(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int = 1) -> Val:
+        """Load a vector of ``lanes`` elements of a buffer at ``offset``, which is a multiple of ``lanes``."""
+        e, address, align = self.e, self.k.address(memory, offset), min(16, lanes * memory.dtype.bytes)
+        type_ = memory.dtype.memory if lanes == 1 else Val("", memory.dtype, lanes).type
+        text = f"llvm.load {address} {{alignment = {align} : i64}} : !llvm.ptr<1> -> {type_}"
+        return e.cast(e.op(text, memory.dtype, lanes), dtype)
+
+    def atomic_add(self, address: str, val: Val, shared: bool = False) -> Val:
+        """Add ``val`` atomically to the number at ``address`` in global memory, or in the block's ``shared`` memory.
+        Returns the number before."""
+        kind, (scope, space) = "fadd" if val.dtype.is_float else "add", ("block", 3) if shared else ("device", 1)
+        text = f'llvm.atomicrmw {kind} {address}, {val} syncscope("{scope}") monotonic'
+        return self.e.op(f"{text} : !llvm.ptr<{space}>, {val.type}", val.dtype)
 
     # ---- memory shared by a block
 

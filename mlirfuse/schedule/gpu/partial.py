@@ -19,26 +19,10 @@ THREADS = 256
 AT_ONCE = 16  # partial accumulators that a thread loads before it combines them
 
 
-def partial_memory(body: GpuBody, op: Op, partial: int, count: sz.Size) -> Memory:
-    """The buffer of one accumulator component of a split reduction: [split, kept]."""
-    dtype = red.accumulator_types(op)[partial]
-    stored = dt.u8 if dtype is dt.bool_ else dtype
-    return Memory(body.args.temporary((op, partial), sz.mul(count, stored.bytes)), (), stored, stored.bytes)
-
-
-def store_partial(body: GpuBody, memory: Memory, offset: Val, val: Val) -> None:
-    """Store ``val`` at ``offset``, which is a multiple of its lanes."""
-    val = body.e.cast(val, memory.dtype)
-    address, align = body.k.address(memory, offset), min(16, val.lanes * memory.dtype.bytes)
-    body.e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, !llvm.ptr<1>")
-
-
-def load_partial(body: GpuBody, memory: Memory, offset: Val, dtype: dt.DType, lanes: int = 1) -> Val:
-    """Load a vector of ``lanes`` at ``offset``, which is a multiple of ``lanes``."""
-    address, align = body.k.address(memory, offset), min(16, lanes * memory.dtype.bytes)
-    type_ = memory.dtype.memory if lanes == 1 else Val("", memory.dtype, lanes).type
-    val = body.e.op(f"llvm.load {address} {{alignment = {align} : i64}} : !llvm.ptr<1> -> {type_}", memory.dtype, lanes)
-    return body.e.cast(val, dtype)
+def _buffers(body: GpuBody, op: Op, count: sz.Size) -> list[tuple[Memory, dt.DType]]:
+    """The buffers of the accumulator's components of a split reduction, [split, kept], with their types."""
+    types = enumerate(red.accumulator_types(op))
+    return [(body.buffer((op, component), count, dtype), dtype) for component, dtype in types]
 
 
 def store_partials(
@@ -46,9 +30,8 @@ def store_partials(
 ) -> None:
     """Store accumulators as the partial ones at ``offset()`` of ``count``."""
     for op, total in zip(phase, totals):
-        for which, val in enumerate(total):
-            memory = partial_memory(body, op, which, count)
-            store_partial(body, memory, offset(), val)
+        for (memory, _), val in zip(_buffers(body, op, count), total):
+            body.buffer_store(memory, offset(), val)
 
 
 def combine_partials(spec: KernelSpec, split: int, phase: list[Op], points: int) -> GpuKernel:
@@ -74,8 +57,7 @@ def combine_partials(spec: KernelSpec, split: int, phase: list[Op], points: int)
 
     def partial(op: Op, at: Val) -> tuple[Val, ...]:
         offset = e.add(e.mul(body.wide(at), body.size(kept)), clamped)
-        memories = ((partial_memory(body, op, w, count), d) for w, d in enumerate(red.accumulator_types(op)))
-        return tuple(load_partial(body, memory, offset, dtype) for memory, dtype in memories)
+        return tuple(body.buffer_load(memory, offset, dtype) for memory, dtype in _buffers(body, op, count))
 
     def some(start: Val, partials: int, state: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
         """``state`` combined with every ``lanes``-th partial accumulator from ``start`` on."""

@@ -66,6 +66,7 @@ class ScanKernel(ScanBody):
     chains: sz.Size
     part: Val
     exchange: Any
+    lanes_of_state = 1  # of a thread, in a chained block
 
     def places(self, start: Val) -> list[Places]:
         """Where this thread's elements of an iteration are, in groups that are scanned by themselves."""
@@ -133,11 +134,6 @@ class ScanKernel(ScanBody):
         for op, (runs, _), (before, _), state in zip(self.scans, found, states, prefixes):
             self.bind_runs(op, again, runs, self.continued(op, state, before))
         self.store_places(again)
-
-    @property
-    def lanes_of_state(self) -> int:
-        """Lanes of a thread's state in a chained block."""
-        return 1
 
 
 def numbers(analysis: Analysis) -> int:

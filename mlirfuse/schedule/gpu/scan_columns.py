@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, apart, is_outer, points_of, size_of
+from mlirfuse.analysis.phases import Analysis, apart, is_outer
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
@@ -24,6 +24,7 @@ from mlirfuse.lowering.kernel import Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
+from mlirfuse.schedule.gpu.coalesced_columns import extents
 from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
 from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler
@@ -80,7 +81,7 @@ class _ColumnsOfSize:
         self.scans = heuristics_of(call.properties).scans
         self.heuristics, self.widest = self.scans.columns, analysis.once(widest_bytes)
         self.access = access_of(analysis, True, call, hint_of(analysis, call))
-        self.columns, self.above, self.length = analysis.values(_extents, call.sizes)
+        self.columns, self.above, self.length = analysis.values(extents, call.sizes)
         self.share = self.above / self.sm_count  # points of the outer kept loops per multiprocessor
         self.odd = self.access.lanes == 1 and self.length >= self.heuristics.odd.least
 
@@ -211,15 +212,9 @@ class _ColumnsOfSize:
         return p
 
 
-def _extents(analysis: Analysis) -> tuple:
-    """The numbers of columns of the innermost kept loop, of points of the loops around it, and of rows."""
-    *outer, inner = analysis.loops(analysis.kept)
-    return size_of(inner), points_of(outer), size_of(analysis.reduced)
-
-
 def _strips(analysis: Analysis, p: Tiling) -> tuple[sz.Size, sz.Size]:
     """The number of strips of columns, each as wide as a block, and of iterations per strip."""
-    columns, above, length = _extents(analysis)
+    columns, above, length = extents(analysis)
     return sz.mul(sz.ceildiv(columns, p.tx * p.width), above), sz.ceildiv(length, p.ty * p.rows_per_thread)
 
 
@@ -237,8 +232,8 @@ class _Kernel(ScanKernel):
         full = p.chained and states == REGISTER_STATES
         min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // threads) if full else 1
         super().__init__(spec, min_blocks_per_sm=min_blocks_per_sm)
-        k, self.iteration = self.k, p.ty * p.rows_per_thread
-        self.columns, above, _ = _extents(analysis)
+        k, self.iteration, self.lanes_of_state = self.k, p.ty * p.rows_per_thread, self.lanes
+        self.columns, above, _ = extents(analysis)
         self.chains, self.iterations = _strips(analysis, p)
         strip, points = Index(self.wide(self.block)), sz.mul(self.columns, above)
         self.chain = chained_scan.ScanChain(self, points, self.iterations, p.ty * p.chained) if p.chained else None
@@ -297,10 +292,6 @@ class _Kernel(ScanKernel):
     def own_point(self) -> Val:
         of_outer = self.e.mul(self.k.scalar(self.outer.base), self.size(self.columns))
         return self.e.add(of_outer, self.vectors[0].column)
-
-    @property
-    def lanes_of_state(self) -> int:
-        return self.lanes
 
     def beside(self, states: list[sc.State]) -> sc.State:
         """The states of all vectors of a thread as one vector."""

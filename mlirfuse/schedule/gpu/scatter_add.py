@@ -150,12 +150,7 @@ class ScatterAddBody(GpuBody):
 
     def atomically(self, memory: Memory, offset: Val | int, value: Val) -> None:
         """Add ``value`` atomically to an element of ``memory``."""
-        value = self.e.cast(value, memory.dtype)
-        kind, name = "fadd" if value.dtype.is_float else "add", self.e.fresh()
-        self.e.line(
-            f"{name} = llvm.atomicrmw {kind} {self.k.address(memory, offset)}, {value} "
-            f'syncscope("device") monotonic : {self.k.pointer_type}, {value.type}'
-        )
+        self.atomic_add(self.k.address(memory, offset), self.e.cast(value, memory.dtype))
 
 
 class _ScatterAdd(ScatterAddBody):
@@ -250,23 +245,18 @@ class _ScatterAdd(ScatterAddBody):
             for number in range(len(word_offsets)):
                 self.shared_store(address(number, at), e.const(0, word))
 
-        def added(number: int, at: Val, val: Val) -> Val:
-            kind = "fadd" if word.is_float else "add"
-            text = f'llvm.atomicrmw {kind} {address(number, at)}, {val} syncscope("block") monotonic'
-            return e.op(f"{text} : !llvm.ptr<3>, {val.type}", word)
-
         def add(env: Env, value: Val) -> None:
             shared = Memory("", sz.contiguous_strides(result.shape), sum_type, sum_type.bytes)
             at, val = k.scalar(k.offset(result, env, shared).base), e.cast(value, sum_type)
             if len(word_offsets) == 1:
-                added(0, at, val)
+                self.atomic_add(address(0, at), val, shared=True)
                 return
             low, high = e.halves(val)
-            before = added(0, at, low)
+            before = self.atomic_add(address(0, at), low, shared=True)
             carried = e.cmp("gt", before, e.sub(e.const(0xFFFFFFFF, dt.u32), low))
             rest = e.add(high, e.select(carried, e.const(1, dt.u32), e.const(0, dt.u32)))
             with self.leader(e.cmp("ne", rest, 0)):
-                added(1, at, rest)
+                self.atomic_add(address(1, at), rest, shared=True)
 
         axes, iteration = self.analysis.axes.flat(self.values), p.tx * p.vectors_per_thread
         count = self.size(size_of(axes))

@@ -24,7 +24,6 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index, Memory
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of, hint_of
-from mlirfuse.schedule.gpu.partial import load_partial, store_partial
 from mlirfuse.schedule.gpu.scatter_add import ScatterAddBody, op_of, sums_type
 from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -168,7 +167,7 @@ class _SortedScatterAdd(ScatterAddBody):
 
     def _buffer(self, what: str, count: sz.Size) -> Memory:
         """A workspace buffer of ``count`` words."""
-        return Memory(self.args.temporary((self.op, what), sz.mul(count, 4)), (), dt.i32, 4)
+        return self.buffer((self.op, what), count, dt.i32)
 
     # ---- words
 
@@ -182,16 +181,11 @@ class _SortedScatterAdd(ScatterAddBody):
         return self._word(self.rows + COUNTS, at)
 
     def _load(self, memory: Memory, at: Val) -> Val:
-        return load_partial(self, memory, at, self.index)
-
-    def _store(self, memory: Memory, at: Val, val: Val) -> None:
-        store_partial(self, memory, at, val)
+        return self.buffer_load(memory, at, self.index)
 
     def _added(self, at: Val, val: Val) -> Val:
         """Add ``val`` atomically to a word, and return its previous value."""
-        address = self.k.address(self.words, at)
-        text = f'llvm.atomicrmw add {address}, {self.e.cast(val, dt.i32)} syncscope("device") monotonic'
-        return self.wide(self.e.op(f"{text} : {self.k.pointer_type}, i32", dt.i32))
+        return self.wide(self.atomic_add(self.k.address(self.words, at), self.e.cast(val, dt.i32)))
 
     # ---- the kernels that sort
 
@@ -207,7 +201,7 @@ class _SortedScatterAdd(ScatterAddBody):
                 if self.sums_type.bits == 64:
                     upper = e.and_(upper, e.cmp("ne", e.and_(at, 1), 0))
                 word = e.select(upper, e.const(-(1 << 31), dt.i32), word)
-            self._store(self.words, at, word)
+            self.buffer_store(self.words, at, word)
 
         return self.of_each(self.cleared, one)
 
@@ -218,7 +212,7 @@ class _SortedScatterAdd(ScatterAddBody):
             row, inside = self.row_of(self.indices, Index(at))
             with self.leader(inside):
                 number = self._added(self._word(COUNTS, row), self.e.const(1, dt.i32))
-                self._store(self._buffer("numbers", self.value_rows), at, number)
+                self.buffer_store(self._buffer("numbers", self.value_rows), at, number)
 
         return self.of_each(self.value_rows, one)
 
@@ -237,14 +231,14 @@ class _SortedScatterAdd(ScatterAddBody):
         start = e.add(self.exchanged(first, "idx", WARP - 1), e.sub(up_to, count))
         more = e.shr(e.max(e.sub(count, 1), 0), self.p.own.chunk.bit_length() - 1)
         with self.leader(inside):
-            self._store(self._buffer("starts", self.rows), row, start)
+            self.buffer_store(self._buffer("starts", self.rows), row, start)
             with self.leader(e.cmp("gt", more, 0)):
                 chunk = self._added(self._word(CHUNKS), more)
-                self._store(self._buffer("chunks", self.rows), row, chunk)
+                self.buffer_store(self._buffer("chunks", self.rows), row, chunk)
 
                 def one(n: Val, _: list[Val]) -> None:
-                    self._store(self.words, self._number(e.add(chunk, n)), e.add(n, 1))
-                    self._store(self._buffer("rows", self.chunks), e.add(chunk, n), row)
+                    self.buffer_store(self.words, self._number(e.add(chunk, n)), e.add(n, 1))
+                    self.buffer_store(self._buffer("rows", self.chunks), e.add(chunk, n), row)
 
                 self.loop(zero, more, 1, [], one)
         return self.finish(sz.ceildiv(self.rows, self.threads))
@@ -257,7 +251,7 @@ class _SortedScatterAdd(ScatterAddBody):
             with self.leader(inside):
                 start = self._load(self._buffer("starts", self.rows), row)
                 number = self._load(self._buffer("numbers", self.value_rows), at)
-                self._store(self._buffer("list", self.value_rows), self.e.add(start, number), at)
+                self.buffer_store(self._buffer("list", self.value_rows), self.e.add(start, number), at)
 
         return self.of_each(self.value_rows, one)
 
@@ -359,6 +353,6 @@ class _SortedScatterAdd(ScatterAddBody):
             first = e.mul(chunk, self.size(self.width))
             for column, inside in places:
                 with self.leader(inside):
-                    total = load_partial(self, self.sums, e.add(first, column), self.sums_type, lanes)
+                    total = self.buffer_load(self.sums, e.add(first, column), self.sums_type, lanes)
                     self._store_row(self._at(column), row, total)
         return self.finish(grid)
