@@ -81,7 +81,6 @@ def first_step(args) -> dict[str, float]:
         os.environ[name] = os.path.join(args.worker, name)
     import torch
     import torch._dynamo.convert_frame
-    from torch._functorch import partitioners
 
     import mlirfuse.torch  # noqa: F401
     from mlirfuse.frontend.torch import backend, warm
@@ -91,8 +90,8 @@ def first_step(args) -> dict[str, float]:
     now = time.perf_counter if args.device == "cuda" else time.process_time
     clock = Clock(now)
     clock.times(torch._dynamo.convert_frame, "_compile", "Dynamo")
-    clock.times(backend.aot, "compiled", "AOTAutograd")
-    clock.times(partitioners, "min_cut_rematerialization_partition", "partition")
+    clock.times(backend.trace, "compiled", "AOTAutograd")
+    clock.times(backend, "partition", "partition")
     clock.times(backend, "lower", "lowering")
     clock.times(backend.pipelines, "lower_to_segments", "passes")
     clock.times(backend, "host_program", "host program")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the forward keeps for the backward, and what kernels move, beside torch's own min cut: bytes, nothing is timed.
 
-    python benchmarks/torch_warm_start.py --json benchmarks/results/torch-kept.json
+    python benchmarks/torch_saved_bytes.py --json benchmarks/results/torch-saved-bytes.json
 
 Small models of equal layers, a training step under bfloat16 autocast on the CPU; the same compiler in both columns but
 for ``partition_fn``. Bytes are those of ``mlirfuse.torch.explain``.
