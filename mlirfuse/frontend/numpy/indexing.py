@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.memory_order import forced, order_of, packed, strid
 from mlirfuse.frontend.numpy.operands import asarray, contains_traced, is_array, operand, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import array_kind, loop_types
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits, flat_axis, size_of
+from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits, flat_axis, no_bools, size_of
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.stored import ELEMENT, PART, SELECTED, stored
@@ -370,7 +370,7 @@ def _set_masked(self, mask, new) -> None:
 def take(a, indices, axis=None, out=None, mode="raise"):
     x = asarray(a)
     t = x._trace
-    x, axis = flat_axis(x, axis)
+    x, axis = flat_axis(x, no_bools(axis))
     extent = t.shape(x._value)[axis]
     number = isinstance(indices, (int, np.integer, SymInt, TracedScalar)) and not isinstance(indices, bool)
     if number and mode == "raise":

@@ -124,6 +124,11 @@ def asarray(x, dtype=None) -> TracedArray:
     return x
 
 
+def typed(x: TracedArray) -> TracedArray:
+    """``x``; a Python number as an array of NumPy's type for it, which promotion does not treat as weak."""
+    return x if x._weak is None else TracedArray(x._trace, x.value)
+
+
 def inexact(x) -> TracedArray:
     """``x`` as a traced array of floating-point or complex numbers."""
     x = asarray(x)

@@ -10,7 +10,7 @@ import numpy as np
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.created_array import as_created, with_known
 from mlirfuse.frontend.numpy.graph_breaks.calls import or_called, pure, session_of
-from mlirfuse.frontend.numpy.operands import asarray, contains_traced
+from mlirfuse.frontend.numpy.operands import asarray, contains_traced, typed
 from mlirfuse.frontend.numpy.registry import HANDLED, METHODS, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.stand_in import StandIn, SymInt
@@ -66,7 +66,7 @@ def array_ufunc(self, ufunc, method: str, *inputs, **kwargs):
             )
         return or_called(lambda *inputs, **kwargs: call_ufunc(ufunc, inputs, kwargs), ufunc, inputs, kwargs)
     if method == "outer":
-        a, b = (asarray(x) for x in inputs)
+        a, b = (typed(asarray(x)) for x in inputs)
         return call_ufunc(ufunc, (np.reshape(a, a.shape + (1,) * b.ndim), b), kwargs)
     function = METHODS.get((ufunc, method))
     if function is not None:

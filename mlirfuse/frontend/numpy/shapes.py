@@ -24,6 +24,14 @@ def axis_of(axis, rank: int) -> int:
     return number % rank
 
 
+def no_bools(numbers: Any) -> Any:
+    """``numbers`` (one, a sequence). Raises TypeError where one is a bool: NumPy's C code takes none as an integer."""
+    for n in numbers if isinstance(numbers, (tuple, list)) else (numbers,):
+        if n.__class__ is bool or (isinstance(n, TracedArray) and not n.ndim and n._value.dtype.kind == "b"):
+            fail(TypeError, "an integer is required")
+    return numbers
+
+
 def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """The axes (an int, a tuple) as non-negative ints."""
     if isinstance(axis, (tuple, list, range, np.ndarray)):
@@ -44,6 +52,7 @@ def reduced_axes(axis: Any, rank: int, of_ufunc: bool = True) -> tuple[int, ...]
     array."""
     if axis is None:
         return None
+    no_bools(axis)
     if of_ufunc and rank == 0 and not isinstance(axis, (tuple, list)) and operator.index(axis) in (0, -1):
         return ()
     return axes_of(axis, rank)
@@ -62,7 +71,8 @@ def size_of(t, n) -> Size:
 
 
 def shape_of(t, shape) -> tuple[Size, ...]:
-    """A shape argument (an int, a sequence) as symbolic sizes."""
+    """A shape argument (an int, a sequence) as symbolic sizes. Raises TypeError for bools."""
+    no_bools(shape)
     if isinstance(shape, (tuple, list, range)):
         return tuple([size_of(t, n) for n in shape])
     if isinstance(shape, np.ndarray):

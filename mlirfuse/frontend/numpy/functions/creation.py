@@ -14,7 +14,7 @@ from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
-from mlirfuse.frontend.numpy.shapes import shape_of, size_of
+from mlirfuse.frontend.numpy.shapes import no_bools, shape_of, size_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.stored import elements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -151,7 +151,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
 @creates(np.eye)
 def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
     """Ones on the k-th diagonal, else zeros."""
-    return _by_diagonal("eq", N, M, k, dtype, order)
+    return _by_diagonal("eq", no_bools(N), no_bools(M), k, dtype, order)
 
 
 @creates(np.tri)

@@ -17,7 +17,7 @@ from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import array_kind, dtype_of, result_type_of
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, flat_axis, size_of
+from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, flat_axis, no_bools, size_of
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.stored import stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -55,7 +55,7 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     if any(x.ndim == 0 for x in arrays):
         fail(ValueError, "zero-dimensional arrays cannot be concatenated")
     rank = arrays[0].ndim
-    axis = axis_of(axis, rank)
+    axis = axis_of(no_bools(axis), rank)
     words = (
         "all the input array dimensions except for the concatenation axis must match exactly, but along dimension {}, "
         "the array at index 0 has {} and the array at index {} has {}"
@@ -193,7 +193,7 @@ def tile(A, reps):
 
 @implements(np.repeat)
 def repeat(a, repeats, axis=None):
-    x, axis = flat_axis(asarray(a), axis)
+    x, axis = flat_axis(asarray(a), no_bools(axis))
     if (isinstance(repeats, TracedArray) and repeats.ndim) or (
         isinstance(repeats, (list, tuple, np.ndarray)) and np.size(repeats) != 1
     ):
@@ -221,7 +221,7 @@ def _padded(x, pad_width, mode: str, constant_values, kwargs: dict) -> TracedArr
     t = x._trace
     if isinstance(pad_width, dict):
         pad_width = [pad_width.get(k, pad_width.get(k - x.ndim, (0, 0))) for k in range(x.ndim)]
-    widths = _pairs(pad_width, x.ndim, "pad_width", lambda n: size_of(t, n))
+    widths = _pairs(pad_width, x.ndim, "pad_width", lambda n: size_of(t, no_bools(n)))
     if any(isinstance(n, int) and n < 0 for pair in widths for n in pair):
         fail(ValueError, "index can't contain negative values")
     if mode == "edge" or (mode in ("reflect", "wrap", "symmetric") and kwargs.get("reflect_type", "even") != "odd"):

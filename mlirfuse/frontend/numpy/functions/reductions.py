@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, concrete, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, result_type_of, sum_type
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.shapes import aligned, axes_of, reduced_axes
+from mlirfuse.frontend.numpy.shapes import aligned, axes_of, no_bools, reduced_axes
 from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
 from mlirfuse.frontend.numpy.stored import ELEMENT, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -228,7 +228,7 @@ def _argument(row: str):
     @implements(getattr(np, row))
     def argument(a, axis=None, out=None, *, keepdims=False):
         x = asarray(a)
-        axis = None if axis is None else operator.index(axis)
+        axis = None if axis is None else operator.index(no_bools(axis))
         if _is_empty(x, reduced_axes(axis, x.ndim)):
             fail(ValueError, f"attempt to get {row} of an empty sequence")
         axis = axis if x.ndim else None
@@ -287,8 +287,27 @@ def reduction_method(function, typed: bool):
 
 METHODS[np.add, "reduce"], METHODS[np.multiply, "reduce"] = (reduction_method(f, True) for f in (sum, prod))
 METHODS |= {
-    (ufunc, "reduce"): reduction_method(function, False)
-    for ufunc, function in ((np.maximum, max), (np.minimum, min), (np.logical_or, any_), (np.logical_and, all_))
+    (ufunc, "reduce"): reduction_method(function, False) for ufunc, function in ((np.maximum, max), (np.minimum, min))
+}
+
+
+def _logical_method(function, ufunc):
+    def reduce(x, axis=0, dtype=None, out=None, **kwargs):
+        if dtype is not None and np.dtype(dtype) == object:
+            unsupported(f"np.{ufunc.__name__}.reduce to objects", "use bool")
+        if dtype is not None and np.dtype(dtype) != bool:
+            fail(
+                TypeError,
+                f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}",
+            )
+        return function(x, axis=axis, out=out, **kwargs)
+
+    return reduce
+
+
+METHODS |= {
+    (ufunc, "reduce"): _logical_method(function, ufunc)
+    for ufunc, function in ((np.logical_or, any_), (np.logical_and, all_))
 }
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
-from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean, reduction_method
+from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
-from mlirfuse.frontend.numpy.shapes import axes_or_all, flat_axis, size_of
-from mlirfuse.frontend.numpy.source import unsupported
+from mlirfuse.frontend.numpy.shapes import axes_or_all, flat_axis, no_bools, reduced_axes, size_of
+from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 
@@ -23,7 +22,7 @@ from mlirfuse.ir.dtypes import DType
 def _flat(a, axis):
     """The array and axis of a scan or sort: flattened where the axis is None or the array 0-d."""
     x = asarray(a)
-    return flat_axis(x if x.ndim else reshape(x, -1), axis)
+    return flat_axis(x if x.ndim else reshape(x, -1), no_bools(axis))
 
 
 def _scan(row: str, a, axis, to: DType | None, out):
@@ -44,26 +43,40 @@ def _accumulation(row: str):
 cumsum, cumprod = _accumulation("cumsum"), _accumulation("cumprod")
 
 
-def _scan_method(row: str):
-    def accumulate(a, axis=0, dtype=None, out=None):
-        return _scan(row, a, axis, None if dtype is None else dtype_of(dtype), out)
+def _extreme(row: str):
+    return lambda x, axis, dtype, out: _scan(row, x, axis, None if dtype is None else dtype_of(dtype), out)
+
+
+def _logaddexp(x, axis, dtype, out):
+    own = x._value.dtype
+    if dtype is None and not own.is_float:
+        dtype = np.logaddexp.resolve_dtypes((own.numpy, own.numpy, None))[-1]
+    return _scan("logcumsumexp", x, axis, own if dtype is None else dtype_of(dtype), out)
+
+
+def _accumulate(function):
+    """A ufunc's ``accumulate``, by a scan along one axis. Raises TypeError for a 0-d array, ValueError for several
+    axes."""
+
+    def accumulate(array, axis=0, dtype=None, out=None):
+        x = asarray(array)
+        if not x.ndim:
+            fail(TypeError, "cannot accumulate on a scalar")
+        axes = reduced_axes(axis, x.ndim)
+        if (x.ndim if axes is None else len(axes)) != 1:
+            fail(ValueError, "accumulate does not allow multiple axes")
+        return function(x, 0 if axes is None else axes[0], dtype, out)
 
     return accumulate
 
 
-def _logaddexp_accumulate(a, axis=0, dtype=None, out=None):
-    x = asarray(a)
-    to = dtype_of(dtype) if dtype is not None else x._value.dtype if x._value.dtype.is_float else dt.f64
-    return _scan("logcumsumexp", x, axis, to, out)
-
-
 METHODS |= {
-    (np.add, "accumulate"): reduction_method(cumsum, True),
-    (np.multiply, "accumulate"): reduction_method(cumprod, True),
-    (np.maximum, "accumulate"): _scan_method("cummax"),
-    (np.minimum, "accumulate"): _scan_method("cummin"),
-    (np.logaddexp, "accumulate"): _logaddexp_accumulate,
-}
+    (ufunc, "accumulate"): _accumulate(function)
+    for ufunc, function in (
+        (np.add, cumsum), (np.multiply, cumprod), (np.maximum, _extreme("cummax")), (np.minimum, _extreme("cummin")),
+        (np.logaddexp, _logaddexp),
+    )
+}  # fmt: skip
 
 
 @implements(np.argsort)

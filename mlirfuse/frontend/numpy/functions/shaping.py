@@ -18,7 +18,7 @@ from mlirfuse.frontend.numpy.memory_order import (
 )
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, broadcast_shape, fits, full_shape, shape_of
+from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, broadcast_shape, fits, full_shape, no_bools, shape_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOnly, Reshape, Squeeze
@@ -108,7 +108,7 @@ def transpose(a, axes=None):
     x = asarray(a)
     if axes is None:
         axes = tuple(reversed(range(x.ndim)))
-    axes = axes_of(tuple(axes), x.ndim)
+    axes = axes_of(no_bools(tuple(axes)), x.ndim)
     if len(axes) != x.ndim:
         fail(ValueError, "axes don't match array")
     return x.seen_whole() if axes == tuple(range(x.ndim)) else x.step(Permute(axes))
@@ -142,7 +142,7 @@ def expand_dims(a, axis):
 def squeeze(a, axis=None):
     x = asarray(a)
     extents = x._trace.shape(x._value)
-    axes = tuple(k for k, n in enumerate(extents) if n == 1) if axis is None else axes_of(axis, x.ndim)
+    axes = tuple(k for k, n in enumerate(extents) if n == 1) if axis is None else axes_of(no_bools(axis), x.ndim)
     if any(extents[k] != 1 for k in axes):
         fail(ShapeError, "cannot select an axis to squeeze out which has size not equal to one")
     return x.step(Squeeze(tuple(sorted(axes)))) if axes else x
