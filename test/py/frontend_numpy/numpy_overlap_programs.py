@@ -105,11 +105,20 @@ class _Program:
         arguments = ", ".join([*self.vectors, *self.squares, "i", "j"])
         lines = [self.statement() for _ in range(self.random.randrange(1, 4))]
         indent = "    "
+        self.products = sum(line.count("@") for line in lines)
+        if self.products:  # sums of what is not negative: nothing cancels
+            lines = [line.replace(" -= ", " += ") for line in lines]
         if self.pick(True, False, False):
             lines = ["for k in range(3):", *(indent + line for line in lines)]
+            self.products *= 3
         if self.pick(True, False, False):
             lines.append(f"return {self.pick('a', 'm', 'm.T', 'a[::-1]', 'm + m')}")
         return f"def f({arguments}):\n" + "".join(f"{indent}{line}\n" for line in lines)
+
+    def ulps(self) -> int:
+        """How far elements may lie from NumPy's: a matrix product sums ``side`` floats in an order of its own, which
+        adds ``side`` roundings to twice those of its operand, ``m @ m.T``."""
+        return self.side * 2**self.products if self.products else 0
 
     def make(self) -> tuple:
         rng = np.random.default_rng(self.n)
@@ -143,6 +152,7 @@ def generate(seed: int) -> Case:
     return Case(
         text.replace("COPY", "").replace("TUPLE", ""),
         program.make,
+        ulps=program.ulps(),
         reference=reference.replace("COPY", "np.copy"),
         strides=False,
     )
