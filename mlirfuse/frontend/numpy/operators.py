@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.effects import give_up
+from mlirfuse.frontend.numpy.int_ranges import may_outgrow
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
@@ -146,6 +147,8 @@ def scalar_operator(function, *inputs):
     if not any(isinstance(x, StandIn) for x in operands) or is_refused(t, function, operands):
         return python_value(function, operands)
     kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
+    if kind is int and may_outgrow(t, function, operands):
+        return python_value(function, operands)
     if ufunc is np.power and kind is float:
         weak = [float] * 2  # also int to a negative int
     kinds = tuple([int if w is bool and kind is not bool else np.dtype(bool) if w is bool else w for w in weak])

@@ -1,0 +1,160 @@
+"""Which values Python's ints of a trace can have, so that none is computed that 64 bits do not hold.
+
+An int among the arguments is assumed to be below 2**31 in magnitude where the function computes with it, as a guard of
+the trace; in a call with a larger one, or where more is needed, below the next power of two. From that follow the
+ranges of what is computed. Where 64 bits may not hold a result, the caller computes it from this call's values, with
+Python's own ints.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mlirfuse.frontend.numpy.stand_in import SymInt
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedScalar
+from mlirfuse.runtime.signature import NumberGuard, NumberStep
+
+if TYPE_CHECKING:
+    from mlirfuse.frontend.numpy.trace_state import Trace
+
+Range = tuple[int, int]  # closed
+_ASSUMED = 31  # bits of an argument's magnitude
+_SIZE = 47  # bits of a size's
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+def may_outgrow(t: Trace, function: Callable, operands: Sequence[Any]) -> bool:
+    """Whether 64 bits may not hold ``function`` of these ints, by what the trace assumes of them; it assumes more
+    where that helps. False where nothing is known of an operand."""
+    found = _of_op(t, function, operands)
+    if found is None or _fits(found):
+        return False
+    if _narrow(t, operands):
+        found = _of_op(t, function, operands)
+    return found is not None and not _fits(found)
+
+
+def _fits(found: Range) -> bool:
+    return _INT64[0] <= found[0] and found[1] <= _INT64[1]
+
+
+def _of_op(t: Trace, function: Callable, operands: Sequence[Any]) -> Range | None:
+    rule = _RULES.get(function)
+    ranges = [_of(t, x) for x in operands]
+    return None if rule is None or any(r is None for r in ranges) else rule(*ranges)
+
+
+def _of(t: Trace, x: Any) -> Range | None:
+    """The range of an operand; None for what is no int, or computed elsewhere."""
+    if x.__class__ is SymInt:
+        return -(2**_SIZE), 2**_SIZE
+    if not isinstance(x, TracedScalar):
+        return (int(x), int(x)) if isinstance(x, int) else None
+    if x._weak not in (int, bool) or x.later:
+        return None
+    left = [x]
+    while left:  # without recursion: a loop's result may be as deep as its number of iterations
+        last = left[-1]
+        if last._value in t.int_ranges:
+            left.pop()
+            continue
+        before = [y for y in last._operands if isinstance(y, TracedScalar) and y._value not in t.int_ranges]
+        if before:
+            left += before
+            continue
+        left.pop()
+        t.int_ranges[last._value] = _of_scalar(t, last)
+    return t.int_ranges[x._value]
+
+
+def _of_scalar(t: Trace, x: TracedScalar) -> Range | None:
+    if x._weak is bool:
+        return 0, 1
+    if x._weak is not int or x.later:
+        return None
+    if isinstance(x, LeafScalar):
+        bits = max(_ASSUMED, int(x.spec.value).bit_length())
+        return _assume(t, x, bits) if bits < 64 else _INT64
+    return _of_op(t, x._compute, x._operands) if x._compute is not None and x._operands else None
+
+
+def _assume(t: Trace, x: LeafScalar, bits: int) -> Range:
+    """Makes ``abs(x) < 2**bits`` a guard of the trace, in place of a weaker one."""
+    steps = (
+        NumberStep(None, (x.leaf,)),
+        NumberStep(operator.abs, (("step", 0),)),
+        NumberStep(operator.sub, (("step", 1), ("value", 2**bits))),
+    )
+    t.number_guards[x.value, "in range", False] = NumberGuard(steps, "<")
+    return 1 - 2**bits, 2**bits - 1
+
+
+def _narrow(t: Trace, operands: Sequence[Any]) -> bool:
+    """Assumes of all arguments that ``operands`` are computed from that they have no more bits than in this call;
+    whether that is less than before."""
+    narrowed = False
+    seen: set[int] = set()
+    left = [x for x in operands if isinstance(x, TracedScalar)]
+    while left:
+        x = left.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        left += [y for y in x._operands if isinstance(y, TracedScalar)]
+        if isinstance(x, LeafScalar) and x._weak is int:
+            bits = int(x.spec.value).bit_length()
+            known = t.int_ranges.get(x._value)
+            if known is not None and known[1] >= 2**bits:
+                t.int_ranges[x._value] = _assume(t, x, bits)
+                narrowed = True
+    if narrowed:
+        t.int_ranges = {value: r for value, r in t.int_ranges.items() if value.op is None}
+    return narrowed
+
+
+# ---- the ranges of Python's operators
+
+
+def _corners(function: Callable) -> Callable[..., Range]:
+    """Of a function that is monotonic in each operand."""
+
+    def rule(a: Range, b: Range) -> Range:
+        found = [function(x, y) for x in a for y in b]
+        return min(found), max(found)
+
+    return rule
+
+
+def _most(*ranges: Range) -> int:
+    return max(abs(end) for r in ranges for end in r)
+
+
+def _within(*ranges: Range) -> Range:
+    """Of operators whose results have no more bits than their operands."""
+    most = 2 ** _most(*ranges).bit_length()
+    return -most, most - 1
+
+
+def _power(a: Range, b: Range) -> Range:
+    bits, most = _most(a).bit_length(), max(b[1], 0)
+    return (-(2**64), 2**64) if bits * most > 128 else (-(_most(a) ** most), _most(a) ** most)
+
+
+def _shifted(a: Range, b: Range) -> Range:
+    by = min(max(b[1], 0), 64)
+    return min(a[0], a[0] << by), max(a[1], a[1] << by)
+
+
+def _absolute(a: Range) -> Range:
+    return 0, _most(a)
+
+
+_RULES: dict[Callable | None, Callable[..., Range]] = {
+    operator.add: _corners(operator.add), operator.sub: _corners(operator.sub), operator.mul: _corners(operator.mul),
+    operator.neg: lambda a: (-a[1], -a[0]), operator.invert: lambda a: (~a[1], ~a[0]), operator.pos: lambda a: a,
+    operator.abs: _absolute, operator.pow: _power, operator.lshift: _shifted, operator.rshift: lambda a, b: _within(a),
+    operator.floordiv: lambda a, b: (-_most(a), _most(a)), operator.mod: lambda a, b: (-_most(b), _most(b)),
+    operator.and_: _within, operator.or_: _within, operator.xor: _within,
+}  # fmt: skip

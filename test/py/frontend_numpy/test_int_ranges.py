@@ -1,0 +1,57 @@
+"""Python's ints among the arguments: what 64 bits do not hold is Python's own, whatever the calls before were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from beside_numpy import function_of
+
+import mlirfuse
+
+NUMBERS = [3, -1, 50, 0, 2**20, -(2**31), 2**40, 63, -(2**62), 2**63 - 1, -(2**63), 2**64, 5]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["n * n * n * n", "n + 1, n - 1, -n, abs(n), ~n", "n * k, n - k, n + k", "x * (n + n)", "x + n * n", "(n * n) >> 60",
+     "n * k // 7 * k", "(n * 6364136223846793005 + 1442695040888963407) % 2**64", "sum([n] * 9)", "n & -1, n | k, n ^ k, n * True",
+     "np.where(x > 1, n * n, x)", "n * n > 2**64, n + k == k", "(n + k) * (n - k) + n % 7 * k", "np.full(2, n * 1.0) * n"],
+)  # fmt: skip
+def test_arithmetic(expression):
+    f = function_of(f"def f(x, n, k):\n    return {expression}, x + 1\n")
+    _compare(f, mlirfuse.jit(f), [(n, k) for n in NUMBERS for k in NUMBERS[:: len(NUMBERS) // 4]])
+
+
+@pytest.mark.parametrize("expression", ["1 << n", "n << 3", "n ** 5", "(n << 2) ** 3", "n ** k", "3 ** n"])
+def test_powers_and_shifts(expression):
+    f = function_of(f"def f(x, n, k):\n    return {expression}, x + 1\n")
+    _compare(f, mlirfuse.jit(f), [(n, k) for n in (3, 62, 63, 64, 100, 5, 1000) for k in (2, 30)])
+
+
+def test_a_chain_of_ints_that_grows():
+    f = function_of("def f(x, n):\n    v = n\n    for _ in range(300):\n        v = v * 3 + n\n    return v, x * n\n")
+    _compare(f, mlirfuse.jit(f), [(n,) for n in (1, -2, 0)])
+
+
+def test_small_ints_share_a_specialization():
+    compiled = mlirfuse.jit(function_of("def f(x, n, k):\n    return x * (n * k + n - k)\n"))
+    compiled(np.ones(3), 3, 4)
+    before = mlirfuse.counters.specializations
+    for n in range(-20, 20):
+        assert compiled(np.ones(3), n * 10**6, n).tolist() == [n * 10**6 * n + n * 10**6 - n] * 3
+    assert mlirfuse.counters.specializations == before
+
+
+def _compare(f, compiled, calls) -> None:
+    for numbers in calls:
+        x = np.arange(3.0)
+        for _ in range(2):
+            assert _outcome(compiled, x, *numbers) == _outcome(f, x, *numbers), numbers
+
+
+def _outcome(f, *args) -> str:
+    try:
+        with np.errstate(all="ignore"):
+            return repr(f(*args))
+    except Exception as error:
+        return type(error).__name__
