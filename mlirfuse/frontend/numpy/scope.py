@@ -31,12 +31,17 @@ PLAIN_TYPES = (*CONSTANT_TYPES, type, np.ndarray, types.ModuleType)  # of values
 def namespace_of(value):
     """The namespace of a user's object or class; None for anything else."""
     if isinstance(value, type):
-        file = getattr(sys.modules.get(value.__module__), "__file__", None) or "<frozen"
-        return None if is_internal(file) else value
+        return None if is_internal(_file_of(sys.modules.get(value.__module__))) else value
     if isinstance(value, (*PLAIN_TYPES, types.FunctionType, types.MethodType)):
         return None
     inside = getattr(value, "__dict__", None)
     return inside if isinstance(inside, dict) else None
+
+
+def _file_of(module: types.ModuleType | None) -> str:
+    """The file of a module; "<frozen" for one of the interpreter's own, "" for code that was executed from a string."""
+    imported = getattr(module, "__spec__", None) is not None or module is None
+    return getattr(module, "__file__", None) or ("<frozen" if imported else "")
 
 
 def attribute_of(value, name: str) -> tuple:
@@ -214,10 +219,28 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
             elif not isinstance(value, PLAIN_TYPES) and isinstance(getattr(value, "__dict__", None), dict):
                 if isinstance(value.__dict__.get("__wrapped__"), types.FunctionType):  # another compiled function
                     queue.append(value.__wrapped__)
-                queue += _methods(value, type(value), names)
+                queue += _methods(value, type(value), names | _special_names(type(value)))
             elif isinstance(value, type) and namespace_of(value) is not None:
-                queue += _methods(value, value, names)
+                queue += _methods(value, value, names | _special_names(value))
     return out, words
+
+
+_OF_TEXT_AND_COPIES = {
+    "__repr__", "__str__", "__format__", "__hash__", "__del__", "__reduce__", "__reduce_ex__", "__getstate__",
+    "__setstate__", "__sizeof__", "__dir__", "__class_getitem__", "__init_subclass__", "__set_name__",
+}  # fmt: skip
+
+
+def _special_names(kind: type) -> set[str]:
+    """The special methods of the user's classes that calls, operators and statements run (``__init__``, ``__add__``,
+    ``__enter__`` …), which no code names."""
+    return {
+        name
+        for base in kind.__mro__
+        if namespace_of(base) is not None
+        for name, held in vars(base).items()
+        if name.startswith("__") and name not in _OF_TEXT_AND_COPIES and isinstance(held, types.FunctionType)
+    }
 
 
 def _methods(value, kind: type, names) -> list:

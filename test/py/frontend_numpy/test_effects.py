@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import contextlib
 import datetime
+import linecache
 import random
 import sys
 import threading
@@ -151,6 +152,46 @@ def test_writes_happen_at_every_call(fn):
             np.testing.assert_allclose(compiled(X + k), expected[k])
             assert state() == states[k]
     assert len(warned) == 1
+
+
+CLASSES = """
+counts, log = {"n": 0}, []
+class Counted:
+    entered = []
+    def __init__(self): counts["n"] += 1
+    def __enter__(self): self.entered.append(1); return 2
+    def __exit__(self, *error): log.append(len(self.entered)); return True
+    def __add__(self, other): log.append("+"); return other
+    def __getitem__(self, key): log.append(key); return key
+kept = Counted()
+"""
+
+
+@pytest.mark.parametrize(
+    "body", ["Counted(); return x", "return kept + x", "return x + kept[0]", "return (x * kept[1], kept)[0]"]
+)
+@pytest.mark.parametrize("module", ["executed", __name__])
+def test_special_methods_have_their_effects_at_every_call(body, module):
+    """Those that no code names, also of classes whose module has no file."""
+    source = f"{CLASSES}def f(x):\n    x = x * 2\n    {body}\n"
+    source += "def g(x):\n    with Counted() as k:\n        y = x * k\n        raise KeyError\n    return y\n"
+    sys.modules.setdefault("executed", types.ModuleType("executed"))
+    name = f"<{module} {body}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    states = []
+    for compiled in (False, True):
+        space: dict = {"__name__": module}
+        exec(compile(source, name, "exec"), space)
+        seen = []
+        for function in (space["f"], space["g"]):
+            function = mlirfuse.jit(function, fallback=True) if compiled else function
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for _ in range(3):
+                    function(X)
+                    seen.append((space["counts"]["n"], list(space["log"]), len(space["Counted"].entered)))
+        states.append(seen)
+    assert states[0] == states[1]
 
 
 def test_a_nonlocal_is_written_at_every_call():
