@@ -3,10 +3,12 @@ results that nobody may write into."""
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
 import pytest
+from beside_numpy import function_of
 
 import mlirfuse
 
@@ -169,3 +171,25 @@ def test_what_raises_midway_leaves_its_arguments_untouched(rows, error):
     with pytest.raises(error):
         mlirfuse.jit(raises_midway, fallback=False)(x)
     assert not x.any()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["np.transpose(k)", "np.squeeze(k)", "np.reshape(k, (1, 1))", "np.ravel(k)", "np.median(k)", "np.dot(k, k)", "np.vdot(k, k)",
+     "np.inner(k, k)", "np.swapaxes([[k]], 0, 1)"],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [1.5, math.nan, 3, True, 1 + 2j, np.float32(2), np.int8(3)])
+def test_functions_of_numbers(expression, number):
+    """NumPy makes arrays of Python's numbers first: results are arrays, or NumPy's numbers."""
+    function = function_of(f"def f(k):\n    return {expression}\n")
+    compiled = mlirfuse.jit(function)
+    for _ in range(2):
+        found, wanted = compiled(number), function(number)
+        assert type(found) is type(wanted)
+        np.testing.assert_equal(found, wanted)
+        assert getattr(found, "dtype", None) == getattr(wanted, "dtype", None)
+
+
+def test_an_array_made_of_a_number_is_writable_unless_broadcast():
+    check(lambda k: np.broadcast_to(k, (2, 2)), 1.5)
+    check(lambda k: np.transpose(k), 1.5)

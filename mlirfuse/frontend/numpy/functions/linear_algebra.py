@@ -13,7 +13,7 @@ from mlirfuse.frontend.numpy.functions.creation import compared_with_diagonal
 from mlirfuse.frontend.numpy.functions.rearranging import joined, stack
 from mlirfuse.frontend.numpy.functions.reductions import max, min, reduce_axes, squared, sum
 from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, squeeze, transpose
-from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, inexact, value_of, wrap
+from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, inexact, typed, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.shapes import axes_or_all
 from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
@@ -65,7 +65,7 @@ tensordot: Any = np.tensordot  # of traced arrays: composed
 
 @implements(np.dot)
 def dot(a, b, out=None):
-    x, y = asarray(a), asarray(b)
+    x, y = typed(asarray(a)), typed(asarray(b))
     if x.ndim == 0 or y.ndim == 0:
         return into_out(x * y, out, "dot")
     if y.ndim <= 2:
@@ -81,7 +81,7 @@ def vdot(a, b, /):
 
 @implements(np.inner)
 def inner(a, b, /):
-    x, y = asarray(a), asarray(b)
+    x, y = typed(asarray(a)), typed(asarray(b))
     return x * y if x.ndim == 0 or y.ndim == 0 else wrap(x._trace, tensordot(x, y, ((-1,), (-1,))).value)
 
 

@@ -25,9 +25,14 @@ from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOn
 from mlirfuse.ir import sizes as sz
 
 
+def _shown(x: TracedArray) -> TracedArray:
+    """An array to be viewed: NumPy makes one of a Python number."""
+    return x if x._weak is None else TracedArray(x._trace, fresh(x._trace, x.value))
+
+
 @implements(np.reshape)
 def reshape(a, /, shape=None, order="C", *, copy=None):
-    x = asarray(a)
+    x = _shown(asarray(a))
     t = x._trace
     if order not in ("C", "F", "A"):
         fail(
@@ -105,7 +110,7 @@ def contiguous(x) -> TracedArray:
 
 @implements(np.transpose, np.permute_dims)
 def transpose(a, axes=None):
-    x = asarray(a)
+    x = _shown(asarray(a))
     if axes is None:
         axes = tuple(reversed(range(x.ndim)))
     axes = axes_of(no_bools(tuple(axes)), x.ndim)
@@ -140,7 +145,7 @@ def expand_dims(a, axis):
 
 @implements(np.squeeze)
 def squeeze(a, axis=None):
-    x = asarray(a)
+    x = _shown(asarray(a))
     extents = x._trace.shape(x._value)
     axes = tuple(k for k, n in enumerate(extents) if n == 1) if axis is None else axes_of(no_bools(axis), x.ndim)
     if any(extents[k] != 1 for k in axes):
@@ -152,6 +157,7 @@ def squeeze(a, axis=None):
 def broadcast_to(array, shape, subok=False):
     x = asarray(array)
     t = x._trace
+    x = TracedArray(t, fresh(t, x.value)) if x._scalar else x  # a view of a new array
     target, own = shape_of(t, shape), t.shape(x._value)
     if not fits(t, own, target):
         fail(
