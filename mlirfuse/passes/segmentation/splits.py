@@ -20,6 +20,7 @@ DEVICES = {**costs.DEVICES, "cpu": costs.CPU}
 MEASURED, ROUGH = 0.25, 0.5
 _OFTEN = 1.5  # how often a value is computed, for it to be a candidate
 _TRIED = 32  # candidates of a segment, those that could save most
+_SMALL = 8  # a stored value is small if its kernel has so many times as many elements
 
 
 class _Cut(NamedTuple):
@@ -37,6 +38,7 @@ class Splits:
 
     def __init__(self, drafts: SegmentDrafts, copies: Copies, prices: Prices, gain: float):
         self.drafts, self.copies, self.prices, self.gain = drafts, copies, prices, gain
+        self.on_cpu = prices.device is costs.CPU
 
     def run(self) -> None:
         """Cut each segment until none is faster as two."""
@@ -60,12 +62,22 @@ class Splits:
         one = self.prices.seconds(program, draft.outs)
         if one is None or self.gain * one < self.prices.device.launch or any(op.row.barrier for op in program):
             return None
-        best, least = None, (1 - self.gain) * one
+        best, saved = None, 0.0
         for values in self._candidates(program, list(draft.outs)):
             cut = self._cut(program, list(draft.outs), values, one)
-            if cut is not None and cut.seconds[1] < least:
-                best, least = cut, cut.seconds[1]
+            if cut is not None and cut.seconds[1] < min(one - saved, self._limit(one, values, draft)):
+                best, saved = cut, one - cut.seconds[1]
         return best
+
+    def _limit(self, one: float, values: list[Value], draft: SegmentDraft) -> float:
+        """The time that a cut at ``values`` has to be below. Where these are small, both sides move the same memory but
+        for them: then the times differ by instructions alone, and what a wrong prediction could cost is a launch, on a
+        CPU less than its coefficient."""
+        elements = self.drafts.elements
+        widest = max(elements(v) for op in draft.ops for v in op.results)
+        if self.on_cpu and _SMALL * sum(map(elements, values)) <= widest:
+            return one - self.prices.device.launch
+        return (1 - self.gain) * one
 
     def _candidates(self, program: list[Op], outs: list[Value]) -> Iterator[list[Value]]:
         """Values that the kernel computes several times: each, and those over the same axes that others are computed
@@ -76,7 +88,8 @@ class Splits:
         for op in program:
             more = max(0.0, times.get(op, 0) - 1) * self.drafts.elements(op.results[0]) * cost_of(op)
             behind[op] = more + sum(behind.get(v.op, 0) for v in dict.fromkeys(op.operands) if v.op is not None)
-            wanted = len(op.results) == 1 and not op.row.view and op.row.kind != "create" and op.result not in outs
+            wanted = len(op.results) == 1 and not op.row.view and op.row.kind != "create"
+            wanted = wanted and (self.on_cpu or op.result not in outs)
             if wanted and times.get(op, 0) >= _OFTEN and not (indexed and op.result.dtype.is_integer):
                 again.append(op.result)  # indices are computed where they are used
         again.sort(key=lambda value: -behind[value.op])
@@ -100,7 +113,7 @@ class Splits:
         """The cut at ``values``, which the first kernel stores; None where it is none."""
         first = _needed(program, values, ())
         made = {v for op in first for v in op.results}
-        stored = [*values, *(v for v in outs if v in made)]
+        stored = list(dict.fromkeys([*values, *(v for v in outs if v in made)]))
         rest = [v for v in outs if v not in made]
         second = _needed(program, rest, stored)
         both = made.intersection(v for op in second for v in op.results)

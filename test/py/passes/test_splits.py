@@ -130,9 +130,12 @@ def softmax(x, axis):
 PROGRAMS = {
     "broadcast to rows": lambda x, y: costly(y)[None, :] + x,
     "broadcast, then summed": lambda x, y: (costly(y)[None, :] * x).sum(1),
+    "a few cheap ops, then summed": lambda x, y: (((y - 1) * y * np.float32(0.5) + y * y)[None, :] * x).sum(1),
     "broadcast to columns, then summed": lambda x, y: (costly(y)[:, None] * x).sum(0),
     "broadcast into a softmax": lambda x, y: softmax(x + costly(y)[None, :], 1),
     "columns walked again": lambda x, y: softmax(costly(x), 0),
+    "one exponential": lambda x, y: np.exp(y)[None, :] + x,
+    "a square root": lambda x, y: x * (y / np.sqrt(y + np.float32(1)))[None, :],
     "two tables": lambda x, y: x * np.cos(y * y)[None, :] * np.float32(2) + np.sin(y * y)[None, :] * x,
 }
 
@@ -150,12 +153,34 @@ def test_a_costly_value_is_stored_once(name):
     np.testing.assert_allclose(compiled(x, y), wanted, rtol=2e-4, atol=1e-5)
 
 
+def returned_and_broadcast(x, y):
+    scale = np.exp(y)
+    return scale, x * scale
+
+
+def sum_of_rows_beside_a_copy(x, y):
+    total = np.zeros_like(y)
+    for k in range(8):
+        total += x[k] * np.float32(k + 1)
+    return total, x.copy()
+
+
+@pytest.mark.parametrize("f", [returned_and_broadcast, sum_of_rows_beside_a_copy])
+def test_a_result_that_a_kernel_would_compute_for_each_row_has_its_own(f):
+    rng = np.random.default_rng(1)
+    x, y = rng.random((512, 512), dtype=np.float32), rng.random(512, dtype=np.float32)
+    compiled = mlirfuse.jit(f)
+    assert compiled.lower(x, y).as_text("segmented").count('"fusion.segment"') == 2
+    for got, wanted in zip(compiled(x, y), f(x, y), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "f",
     [
         lambda x, y: costly(y)[:, None] + x,  # computed once for a row
         lambda x, y: softmax(costly(x, 2), 1) + y,
-        lambda x, y: x * np.float32(2) + np.sqrt(y),
+        lambda x, y: x * np.float32(2) + y * y,
     ],
     ids=["shared by a row", "rows that are kept", "cheap"],
 )
