@@ -4,6 +4,8 @@ functions without a kernel, beside NumPy."""
 from __future__ import annotations
 
 import math
+import os
+import sys
 import warnings
 
 import graph_break_fuzzer
@@ -564,3 +566,27 @@ def test_a_value_that_is_asked_for_is_computed_once():
         return math.sqrt(x * x + v * v)
 
     agree(mlirfuse.jit(length)(1.0, 0.0, 400), length(1.0, 0.0, 400))
+
+
+def test_hot_calls_run_little_python_between_the_steps():
+    def fit(x, y):
+        coefficients, _, _, _ = np.linalg.lstsq(np.stack([x, np.ones_like(x)]).T, y, rcond=None)
+        return coefficients
+
+    x, y = np.random.default_rng(2).random((2, 100))
+    compiled = mlirfuse.jit(fit)
+    for _ in range(4):
+        agree(compiled(x, y), fit(x, y))
+    folder = os.path.dirname(mlirfuse.__file__)
+    names: list[str] = []
+
+    def observe(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(observe)
+    try:
+        compiled(x, y)
+    finally:
+        sys.setprofile(None)
+    assert len(names) <= 60, names

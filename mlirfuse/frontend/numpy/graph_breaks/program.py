@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlirfuse import _native
 from mlirfuse.core import deadline
 from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
@@ -73,6 +74,8 @@ class GraphBreakProgram(PythonProgram):
     @staticmethod
     def _is_small(leaves: list) -> bool:
         """Whether NumPy is faster for these small arrays."""
+        if _native.numpy_only(leaves):
+            return sum([x.size for x in leaves if isinstance(x, np.ndarray)]) < SMALL
         sizes = [x.size if isinstance(x, np.ndarray) else SMALL for x in leaves if arrays.framework(x)]
         return sum(sizes) < SMALL
 

@@ -34,6 +34,16 @@ def seen(leaf: Out, state: State) -> Any:
     return leaf.created(state.env)
 
 
+def reader(leaf: Out) -> Callable[[State], Any]:
+    """Return :func:`seen` for this leaf."""
+    slot, value = leaf.index, leaf.value
+    if leaf.kind == "argument" and slot >= 0 and not leaf.path and leaf.scalar is None and not leaf.read_only:
+        return lambda state: state.slots[slot]
+    if leaf.kind == "constant" and leaf.is_fixed:
+        return lambda state: value
+    return lambda state: seen(leaf, state)
+
+
 def on_host(leaf: Out, state: State) -> Any:
     """:func:`seen` with the array converted to NumPy's."""
     found = seen(leaf, state)
@@ -64,7 +74,9 @@ class State:
         self.before: dict[int, np.ndarray] = {}
         self.final = False  # the step before the result has mutated arguments: no more steps may follow
         self.arguments = len(self.slots)
-        self.like = next((x for x in leaves if arrays.framework(x) not in (None, "numpy")), None)
+        self.like: Any = None
+        if not _native.numpy_only(self.slots):
+            self.like = next((x for x in leaves if arrays.framework(x) not in (None, "numpy")), None)
 
     def own(self, array: Any) -> Any:
         """A NumPy array converted to the call's array type."""
@@ -95,9 +107,15 @@ class Holds(Assumptions):
 
     _known: set[tuple] = field(default_factory=set)  # sizes for which those about sizes hold
 
+    @functools.cached_property
+    def _holds_always(self) -> bool:
+        return not (self.size_guards or self.equalities or self.values)
+
     def allows(self, state: State) -> bool:
         """Whether the guards hold."""
         env = state.env
+        if self._holds_always:
+            return True
         if self.size_guards or self.equalities:
             key = tuple(env.values())
             if key not in self._known:
@@ -146,14 +164,17 @@ class Subgraph(Step):
     def run(self, state: State) -> Any:
         given = [state[k] for k in self.sources]
         env = state.env
-        target = placement.target_of(given)
-        key = (target.device, *[env[s] for s in self._symbols])
+        device = None if _native.numpy_only(given) else placement.target_of(given).device
+        key = (device, *[env[s] for s in self._symbols])
         run = self._runs.get(key)
         if run is None:
-            run = self._runs.add(key, self._runner(target, dict(env)))
+            run = self._runs.add(key, self._runner(placement.target_of(given), dict(env)))
         created = run(*given)
         if state.like is not None:  # results are NumPy arrays where all inputs are numbers
             created = [state.own(x) if isinstance(x, np.ndarray) else x for x in created]
+        if not self.writes:
+            state.slots += created
+            return None
         written = {k for _, k in self.writes}
         final = all(type(step) is Return and step.is_certain for steps in self.after.values() for step in steps)
         for slot, k in self.writes:
@@ -244,9 +265,13 @@ class Call(Step):
         positional, keyword = self.arguments.children
         self._flat = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
         self._count, self._names = len(positional.children), keyword.keys or ()
+        self._readers = list(map(reader, self.leaves))
 
     def run(self, state: State) -> Any:
-        given = [on_host(leaf, state) for leaf in self.leaves]
+        if state.like is None:
+            given = [read(state) for read in self._readers]
+        else:
+            given = [on_host(leaf, state) for leaf in self.leaves]
         if self._flat:
             args, kwargs = given[: self._count], dict(zip(self._names, given[self._count :]))
         else:
@@ -265,7 +290,8 @@ class Call(Step):
         state.created.append((leaves, tree))
         first = len(state.slots)
         key = (tree, *map(kind_of_result, leaves))
-        state.slots += [state.own(np.asarray(x)) for x in leaves if isinstance(x, (np.ndarray, np.generic))]
+        created = [np.asarray(x) for x in leaves if isinstance(x, (np.ndarray, np.generic))]
+        state.slots += created if state.like is None else map(state.own, created)
         for name, k, what, axis in self.symbols.get(key, ()):
             state.env[name] = extent_of(state.slots[first + k], what, axis)
         return key
@@ -281,10 +307,10 @@ def kind_of_result(x: Any) -> tuple:
     """The part of a call's result that decides how tracing goes on."""
     if type(x) is np.ndarray:
         if x.flags.c_contiguous:
-            return x.dtype.str, tuple([n if n < 2 else -1 for n in x.shape])
-        return x.dtype.str, x.flags.writeable, _strided(x.shape, x.strides, x.itemsize) or key_of(ArgSpec.of(x))
+            return x.dtype, tuple([n if n < 2 else -1 for n in x.shape])
+        return x.dtype, x.flags.writeable, _strided(x.shape, x.strides, x.itemsize) or key_of(ArgSpec.of(x))
     if isinstance(x, np.generic):
-        return "number", x.dtype.str
+        return "number", x.dtype
     return outcome(x)
 
 
@@ -304,12 +330,17 @@ class Return(Step):
     tree: trees.Tree
     leaves: list[Out]
 
+    def __post_init__(self) -> None:
+        self._readers = None if any(leaf.kind == "repeated" for leaf in self.leaves) else list(map(reader, self.leaves))
+
     @property
     def is_certain(self) -> bool:
         """Whether it follows for any sizes."""
         return not (self.holds.size_guards or self.holds.equalities or self.holds.values)
 
     def result(self, state: State) -> Any:
+        if self._readers is not None:
+            return self.tree.of_leaves([read(state) for read in self._readers])
         found: list = []
         for leaf in self.leaves:
             found.append(found[leaf.index] if leaf.kind == "repeated" else seen(leaf, state))
