@@ -187,7 +187,11 @@ class Indices:
         return out
 
     def spread(self, dim, index: Index, env: Env) -> None:
-        """Set the axes of a dimension in ``env`` from the index along it."""
+        """Set the axes of a dimension in ``env`` from the index along it. Lanes that may be outside are clamped before
+        they are divided."""
+        if len(dim) > 1 and index.outside:
+            last = self.size(sz.product(axis.size for axis in dim) - 1)
+            index = self._of_val(self.e.max(self.e.min(self.materialize(index), last), 0))
         for axis in reversed(dim[1:]):
             index, env[axis] = self.divmod(index, axis.size)
         if dim:

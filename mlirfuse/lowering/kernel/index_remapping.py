@@ -83,8 +83,9 @@ class IndexRemapping(Accesses):
 
     def _maybe_outside(self, i: Index, moved: Index, low: Size, size: Size) -> tuple[Index, Val]:
         """``moved``, that is ``i - low``, of a tile, and whether its lanes are in ``0 … size-1``. A lone index is
-        clamped; a vector keeps its alignment and names the lanes that may be outside. Only what the span of ``i``
-        leaves open is checked. Equal indices give the same values, so that what is read there is read once."""
+        clamped; a vector, or an element of one, keeps its alignment and names the lanes that may be outside. Only what
+        the span of ``i`` leaves open is checked. Equal indices give the same values, so that what is read there is
+        read once."""
         e, lanes, step = self.e, i.lanes, i.step
 
         def make() -> tuple[Index, Val]:
@@ -100,7 +101,7 @@ class IndexRemapping(Accesses):
                 found.append(functools.reduce(e.and_, checks, e.const(True, dt.bool_)))
                 if checks:
                     outside.add(k)
-            if lanes == 1:
+            if lanes == 1 and step == 0:
                 clamped = e.min(clamped, last) if above else clamped
                 clamped = e.max(clamped, 0) if below else clamped
                 return replace(moved, base=clamped, divisor=1, rest=0), found[0]
@@ -131,7 +132,55 @@ class IndexRemapping(Accesses):
             return Index(moved, i.step, lanes, divisor=lanes if uniform else 1)
         return self._of_val(moved)
 
+    def _lane_of(self, i: Index, k: int) -> Index:
+        """Lane ``k`` of an index, alone; its step says that its neighbours are read, too."""
+        if i.lanes == 1:
+            return i
+        if i.vector is not None:
+            return Index(self.e.extract(i.vector, k))
+        base, (divisor, rest) = self._once(("lane", i, k), lambda: self._lane(i, k)), self.modulo(i)
+        divisor, rest = (divisor, (rest + k * i.step) % divisor) if isinstance(i.step, int) else (1, 0)
+        span = i.span and (i.span[0] + sz.mul(k, i.step), i.span[1] - sz.mul(i.lanes - 1 - k, i.step))
+        outside = frozenset({0} if k in i.outside else ())
+        return Index(base, i.step, divisor=divisor, rest=rest, span=span, outside=outside)
+
+    def _repeated(self, i: Index, low: Size, extent: Size, times: int) -> tuple[Index, Index, Val]:
+        """The quotient and the remainder of the lone index ``i - low`` by ``times``, and whether the quotient is in
+        ``0 … extent-1``. If ``times`` divides what is known of ``i`` but for a constant, neighbours have the same
+        quotient, or one with another constant, so that what is read there is read once."""
+        e, moved = self.e, self.moved(i, sz.mul(low, -1))
+        terms, number = e.sum_of(self.scalar(moved.base))
+        divisor, rest = self.modulo(moved)
+        left = (rest - number) % divisor
+        if divisor % times:
+            one, other = replace(i, step=0), replace(moved, step=0)
+            index, inside = self._maybe_outside(one, other, low, sz.mul(extent, times))
+            return *self.divmod(index, times), inside
+
+        def make() -> Val:
+            return e.shr(e.add(self.scalar(moved.base), -number - left), times.bit_length() - 1)
+
+        by = self._once(("repeated", terms, left, times), make)
+        first, end = moved.span or (None, None)
+        span = (first // times, (end - 1) // times + 1) if isinstance(first, int) and isinstance(end, int) else None
+        at, rest = divmod(left + number, times)
+        divisor //= times
+        index = Index(e.add(by, at) if at else by, moved.step, divisor=divisor, rest=at % divisor, span=span)
+        index, inside = self._maybe_outside(index, index, 0, extent)
+        return index, Index(rest), inside
+
     def _pad(self, op: Op, env: Env) -> Steps:
+        """Of a tile, lanes that read repeated elements are computed one by one, as several read the same."""
+        lanes = max((i.lanes for i in env.values()), default=1)
+        if not self.tiled or lanes == 1 or all(len(dim) < 2 for dim in self.dims(op.operands[0])):
+            return (yield from self._padded(op, env))
+        vals = []
+        for k in range(lanes):
+            val = yield from self._padded(op, {axis: self._lane_of(i, k) for axis, i in env.items()})
+            vals.append(val)
+        return self.e.from_lanes(vals)
+
+    def _padded(self, op: Op, env: Env) -> Steps:
         operand, fill = op.operands
         source, target = self.dims(operand), self.dims(op.result)
         new = dict(env)
@@ -143,6 +192,12 @@ class IndexRemapping(Accesses):
                 known = self.lies_in(i, low, low + operand.shape[j])
                 if known is False:
                     return (yield fill, env)
+                times = source[j][1].size if len(source[j]) == 2 else None
+                if self.tiled and i.vector is None and isinstance(times, int):
+                    outer, inner = source[j]
+                    new[outer], new[inner], here = self._repeated(i, low, outer.size, times)
+                    inside = here if inside is None else self._both(inside, here)
+                    continue
                 moved = self.moved(i, sz.mul(low, -1))
                 if self.tiled and not known and i.vector is None and len(source[j]) == 1:
                     index, here = self._maybe_outside(i, moved, low, operand.shape[j])

@@ -295,12 +295,14 @@ class Accesses(Indices):
             return e.bitcast(self._load(as_bits, offset), memory.dtype)
         scalar = offset.vector is None and (offset.lanes == 1 or offset.step == 0)
         flags = " invariant" if memory.read_only and e.target == "gpu" else ""
-        if scalar:
-            address = self.address(memory, offset.base)
-            text = f"llvm.load {address}{flags} {{alignment = {dtype.bytes} : i64}} : {self.pointer_type}"
-            return e.op(f"{text} -> {dtype.memory}", dtype)
-        lanes, type_ = offset.lanes, Val("", dtype, offset.lanes).type
         shared = self.runs and memory.read_only and offset.vector is None and offset.step in (1, *PICKED[:3])
+        if scalar:
+            if self.tiled and shared and offset.lanes == 1:
+                return self._element_of_run(memory, offset, 0)
+            base = self._inside_span(memory, self.scalar(offset.base), 1) if offset.outside else offset.base
+            text = f"llvm.load {self.address(memory, base)}{flags} {{alignment = {dtype.bytes} : i64}}"
+            return e.op(f"{text} : {self.pointer_type} -> {dtype.memory}", dtype)
+        lanes, type_ = offset.lanes, Val("", dtype, offset.lanes).type
         if memory.span is not None and (self.past_end or (offset.outside and not shared)):
             return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
@@ -437,7 +439,7 @@ class Accesses(Indices):
         """The vector that starts at an aligned element."""
         key = "whole", memory.pointer, lanes, self.e.sum_of(self.scalar(start))
         aligned = replace(memory, align=lanes * memory.dtype.bytes)
-        return self._once(key, lambda: self._load(aligned, Index(start, 1, lanes)))
+        return self._once(key, lambda: self._load(aligned, Index(start, int(lanes > 1), lanes)))
 
     def _once(self, key: tuple, make: Callable[[], Any]) -> Any:
         """The memoized value for ``key`` in an enclosing scope, or ``make()``."""
@@ -566,8 +568,7 @@ class Accesses(Indices):
         val = self._stored(val, memory)
         offset = self._offset(value, memory.strides, env)
         if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
-            address = self.address(memory, offset.base)
-            val = e.extract(val, 0)
+            address, val = self.address(memory, offset.base), e.extract(val, 0)
             e.line(
                 f"llvm.store {val}, {address} {{alignment = {val.dtype.bytes} : i64}} : {val.type}, {self.pointer_type}"
             )
@@ -594,7 +595,6 @@ class Accesses(Indices):
             e.line(f"{text} : {val.type}, {mask.type} into vector<{lanes}x{self.pointer_type}>")
             return
         for k in range(lanes):
-            address = self.address(memory, self._lane(offset, k))
-            lane = e.extract(val, k)
+            address, lane = self.address(memory, self._lane(offset, k)), e.extract(val, k)
             align = lane.dtype.bytes
             e.line(f"llvm.store {lane}, {address} {{alignment = {align} : i64}} : {lane.type}, {self.pointer_type}")

@@ -1,5 +1,5 @@
 """Stencils on a GPU: pointwise segments that read several neighbours of each element, some of them outside of the
-tensor, such as pools of row-major images.
+tensor, such as pools of row-major images and their gradients.
 
 A thread computes a vector of ``lanes`` elements along the innermost loop for each of ``rows_per_thread`` neighbouring
 points of the loop around it. All elements that it reads are extracted from aligned vectors, each of which is loaded
@@ -79,23 +79,26 @@ class _Kernel(GpuBody):
         begin = first if full else e.min(first, self.size(height - rows))
         places = []
         for u in range(rows):
-            row = e.add(begin, u) if u else begin
-            at = Index(row, span=(u, height - rows + u + 1))
+            row, divisor = e.add(begin, u) if u else begin, rows & -rows if full else 1
+            at = Index(row, divisor=divisor, rest=u % divisor, span=(u, height - rows + u + 1))
             own = valid if full else e.and_(valid, e.cmp("ge", row, first))
             places.append((self.placed(env, self.middle, at), own))
         return places
 
 
 class Reads(NamedTuple):
-    """How a value is read along a loop: the first element of each result, and the steps between those of neighbouring
-    results."""
+    """How a value is read along a loop: the first index of each result, and the steps between those of neighbouring
+    results. ``times``: the indices that each element stands at."""
 
     starts: frozenset[int]
     step: int
+    times: int
 
     def elements(self, results: int) -> int:
         """The number of elements that so many neighbouring results need."""
-        return len({u * self.step + first for u in range(results) for first in self.starts})
+        if results * self.step % self.times:
+            return results * len(self.starts)
+        return len({(u * self.step + first) // self.times for u in range(results) for first in self.starts})
 
     def are_near(self) -> bool:
         """Whether vectors of results read from the same vectors, unlike halves of rows that are swapped."""
@@ -105,45 +108,73 @@ class Reads(NamedTuple):
 
 def reads(analysis: Analysis) -> list[tuple[Value, list[Reads]]]:
     """The values that are read at several indices along the innermost loop, and how along it and the one around it."""
-    loops, result = analysis.loops(analysis.kept), max(analysis.outputs, key=lambda v: v.rank)
-    dims = [[d for d, dim in enumerate(analysis.axes.dims(result)) if loop[-1] in dim] for loop in reversed(loops[-2:])]
-    found: dict[Value, list[tuple[list[int], list[int]]]] = collections.defaultdict(list)
+    loops, result = analysis.loops(analysis.kept)[-2:], max(analysis.outputs, key=lambda v: v.rank)
+    found: dict[Value, list[tuple[list[int], list[int], list[int]]]] = collections.defaultdict(list)
     inside, sliced = set(analysis.ops), {op.operands[0] for op in analysis.ops if op.name == "slice"}
-    for op in analysis.ops:
-        if op.name not in ("slice", "pad") or op.result in sliced or op.result.rank != result.rank:
-            continue
-        value, starts, steps = _origin(inside, op)
-        if all(isinstance(n, int) for d in dims for k in d for n in (starts[k], steps[k])):
-            found[value].append(([starts[d[0]] if d else 0 for d in dims], [steps[d[0]] if d else 0 for d in dims]))
+    views = [op for op in analysis.ops if op.name in ("slice", "pad") and op.result not in sliced]
+    views = [op for op in views if op.result.rank == result.rank]
+    permuted = (op.result for op in views if loops[-1][-1] in analysis.axes.flat(op.result))  # results may be
+    along = analysis.axes.dims(next(permuted, result))
+    dims = [[d for d, dim in enumerate(along) if loop[-1] in dim] for loop in reversed(loops)]
+    for op in views:
+        value, *read = _origin(inside, op)
+        starts, steps, times = ([of[d[0]] if d else none for d in dims] for of, none in zip(read, (0, 0, 1)))
+        if all(isinstance(n, int) for n in (*starts, *steps)):
+            found[value].append((starts, steps, times))
     out = []
     for value, places in found.items():
-        each = [Reads(frozenset(s[k] for s, _ in places), max(t[k] for _, t in places)) for k in range(len(dims))]
+        along_loops = zip(*(zip(*of) for of in zip(*places)))
+        each = [Reads(frozenset(first), max(steps), max(times)) for first, steps, times in along_loops]
         if len(each[0].starts) > 1 and any(one.are_near() for one in each):
             out.append((value, each))
     return out
 
 
-def _origin(inside: set[Op], op: Op) -> tuple[Value, list, list]:
-    """What a slice or pad reads through others, and for each dimension the index of its first element, and the step."""
+def _origin(inside: set[Op], op: Op) -> tuple[Value, list, list, list[int]]:
+    """What a slice or pad reads through others, and for each dimension the index of its first element, the step, and
+    the indices that each element stands at."""
     rank = op.result.rank
     starts, steps = [0] * rank, [1] * rank
     value: Value = op.result
-    while value.op in inside and value.op is not None and value.op.name in ("slice", "pad"):
+    while value.op in inside and value.op is not None and value.op.name in ("slice", "pad", "copy"):
         attrs = value.op.attrs
         for d in range(rank):
             if value.op.name == "slice":
                 starts[d] = starts[d] * attrs["step"][d] + attrs["start"][d]
                 steps[d] *= attrs["step"][d]
-            else:
+            elif value.op.name == "pad":
                 starts[d] -= attrs["low"][d]
         value = value.op.operands[0]
-    return value, starts, steps
+    if value.op in inside and (times := repeats(value.op)):
+        return value.op.operands[0].op.operands[0], starts, steps, times
+    return value, starts, steps, [1] * rank
+
+
+def repeats(op: Op | None) -> list[int] | None:
+    """How often each element stands in a row along each dimension of a reshape, if it merges dimensions with those that
+    a broadcast has put behind them, such as windows with the places that they begin at; None for others."""
+    spread = op.operands[0].op if op is not None and op.name == "reshape" else None
+    if op is None or spread is None or spread.name != "broadcast_in_dim":
+        return None
+    shape, d = spread.result.shape, 0
+    times: list[int] = []
+    varying = {d for d, n in zip(spread.attrs["dims"], spread.operands[0].shape) if n != 1}
+    for extent in op.result.shape:
+        together = d + 1 < len(shape) and d + 1 not in varying and sz.mul(shape[d], shape[d + 1]) == extent
+        count = shape[d + 1] if together else 1
+        if d == len(shape) or not (together or shape[d] == extent) or not isinstance(count, int):
+            return None
+        times.append(count)
+        d += 1 + together
+    return times if d == len(shape) else None
 
 
 def _takes(analysis: Analysis) -> bool:
     if not any(op.name == "pad" for op in analysis.ops):
         return False  # nothing is outside: vectors of the pointwise scheduler share loads too
-    known = all(op.row.kind == "elementwise" or op.name in VIEWS | CREATED for op in analysis.ops)
+    known = all(
+        op.row.kind == "elementwise" or op.name in VIEWS | CREATED or repeats(op) is not None for op in analysis.ops
+    )
     return known and bool(analysis.loops(analysis.kept)) and bool(analysis.once(reads))
 
 
@@ -167,12 +198,15 @@ class Stencil(GpuScheduler):
         most = elements // (
             heuristics.threads * call.properties.sm_count
         )  # of a thread, if all multiprocessors have some
+        times = analysis.once(_times)
         shapes = [(n, r) for n in (1, 2, 4, 8) for r in (1, 2, 4, 8) if n <= access.lanes and r <= height]
+        if times > 1:  # rows that are moved up share nothing: none knows which element it repeats
+            shapes = [(n, r) for n, r in shapes if height % r == 0]
         shapes = [(n, r) for n, r in shapes if n * r <= most] or [(1, 1)]
         for lanes, rows in sorted(
             shapes, key=lambda shape: self.cost(analysis, shape[0], shape[1], heuristics.registers)
         ):
-            own = Own(min(at_once, max(lanes, 4 // _narrowest(analysis))))
+            own = Own(min(at_once, max(lanes, 4 // _narrowest(analysis)) if times == 1 else max(lanes // times, 1)))
             narrow = of_results(analysis, access, call, lanes)
             yield Tiling("stencil", narrow, heuristics.threads, rows_per_thread=rows, own=own)
 
@@ -182,8 +216,8 @@ class Stencil(GpuScheduler):
         loads, held = 0, lanes * rows * len(analysis.outputs)
         for _, (along, *around) in analysis.once(reads):
             count = around[0].elements(rows) if around else 1
-            wide = along.elements(lanes)
-            loads += count * (wide if lanes == 1 else -(-wide // lanes) + (len(along.starts) > 1))
+            wide, at_once = along.elements(lanes), lanes // along.times
+            loads += count * (wide if at_once <= 1 else -(-wide // at_once) + (len(along.starts) > 1))
             held += count * wide
         spilled = max(0, held - registers)
         return (loads + rows * len(analysis.outputs) + 2 * spilled) / (lanes * rows)
@@ -207,6 +241,11 @@ class Stencil(GpuScheduler):
 
 def _narrowest(analysis: Analysis) -> int:
     return min(v.dtype.bytes for v in analysis.inputs + analysis.outputs)
+
+
+def _times(analysis: Analysis) -> int:
+    """How often elements stand in a row along the innermost loop, at most."""
+    return max(along.times for _, (along, *_) in analysis.once(reads))
 
 
 def _extents(analysis: Analysis) -> tuple:

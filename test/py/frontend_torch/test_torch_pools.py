@@ -285,6 +285,19 @@ def test_kernels_of_a_gpu(monkeypatch, name, channels_last):
     assert (found == packed(torch.autograd.grad(wanted, x, weights)[0])).all()
 
 
+@pytest.mark.parametrize("stride, kernel", [(2, 3), (3, 4)])
+def test_gradients_of_volumes_are_stencils(monkeypatch, stride, kernel):
+    f = lambda x: functional.max_pool3d(x, kernel, stride, kernel // 2)  # noqa: E731
+    x = drawn((2, 2, 6, 8, 24)).requires_grad_()
+    (forward, params), (backward, others), wanted = kernels_on_gpu(monkeypatch, f, x)
+    assert [p.scheduler for p in others] == ["stencil"]
+    _, offsets = run(forward, {}, params, [x.detach().numpy()])
+    weights = torch.linspace(-1, 1, wanted.numel()).reshape(wanted.shape)
+    given = [offsets if v.dtype is dt.u8 else weights.numpy() for v in backward.graph.args]
+    (found,) = run(backward, {}, others, given)
+    assert (found == torch.autograd.grad(f(x), x, weights)[0].numpy()).all()
+
+
 def test_a_pool_is_transposed_by_tiles(monkeypatch):
     """Read along channels and written along rows, with a bias of each channel."""
     bias = torch.linspace(-1, 1, 20)

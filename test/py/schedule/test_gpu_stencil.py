@@ -31,6 +31,22 @@ def pooled(x, kernel=3, stride=1, padding=1, dilation=1, combine=np.add):
     return found
 
 
+def spread(g, size, stride=2, padding=1, windows=2):
+    """At each place of images of ``size``, of the windows over the last two dimensions that it is in: those that begin
+    at the last multiple of ``stride`` before it, and at ``windows - 1`` before that one."""
+    *lead, h, w = g.shape
+    each = np.broadcast_to(g[..., :, None, :, None], (*lead, h, stride, w, stride)).reshape(
+        *lead, h * stride, w * stride
+    )
+    found = None
+    for back in itertools.product(range(windows), repeat=2):
+        more = [(b * stride, max(0, n + padding - b * stride - m)) for b, n, m in zip(back, size, each.shape[-2:])]
+        at = np.pad(each, [(0, 0)] * len(lead) + more)
+        at = at[..., padding : padding + size[0], padding : padding + size[1]]
+        found = at if found is None else found * 2 + at
+    return found
+
+
 def only_stencils(params) -> bool:
     return params.scheduler == "stencil"
 
@@ -54,6 +70,23 @@ def test_windows_with_padding(how, shape, dtype):
     cut = dtype is not np.float32 and how.get("kernel", 3) > 3  # what large windows of little are read from is stored
     only = (lambda _: True) if cut else only_stencils
     check(lambda x: pooled(x, **how), x.astype(dtype), candidates=16, only=only)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+@pytest.mark.parametrize("how, size, shape", [
+    (dict(), (8, 16), (3, 4, 8)),
+    (dict(), (7, 16), (2, 2, 4, 8)),
+    (dict(padding=0), (12, 24), (2, 5, 11)),  # places beyond the last window
+    (dict(windows=3), (16, 32), (2, 8, 16)),
+    (dict(stride=4, padding=2), (16, 16), (3, 5, 5)),
+    (dict(stride=3), (12, 24), (2, 4, 9)),  # no vector begins with a window
+    (dict(stride=3, windows=1), (12, 16), (2, 5, 6)),
+    (dict(), (6, 10), (3, 3, 5)),
+])  # fmt: skip
+def test_places_read_their_windows(how, size, shape, dtype):
+    """As gradients of pools with a stride do."""
+    g = (np.abs(normal(*shape)) * 8).astype(dtype)
+    check(lambda g: spread(g, size, **how), g, candidates=16, only=only_stencils if how.get("windows") != 1 else None)
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1), (1, 0, 2)])
@@ -88,6 +121,20 @@ def test_each_element_is_loaded_once():
     assert (params.scheduler, params.access.lanes, params.rows_per_thread) == ("stencil", 4, 4)
     text = load.ptx_of(program.target.write(program, (params,), program.slots()).tiled(), "sm_90")
     assert len(re.findall(r"ld\.global", text)) == 18
+
+
+def test_each_window_is_loaded_once():
+    """Of four vectors below each other, with a stride of 2: four rows of windows, each in three pairs."""
+    lowered = mlirfuse.jit(lambda g: spread(g, (112, 128)), target="cuda:sm_90").lower(
+        np.ones((64, 56, 64), np.float32)
+    )
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    (step,), call = program.steps, SizedCall(lowered.env, {}, program.target.properties)
+    candidates = SCHEDULERS.candidates(step.analysis, call)
+    params = next(p for p in candidates if (p.access.lanes, p.rows_per_thread) == (4, 4))
+    assert (params.scheduler, params.own.at_once) == ("stencil", 2)
+    text = load.ptx_of(program.target.write(program, (params,), program.slots()).tiled(), "sm_90")
+    assert len(re.findall(r"ld\.global", text)) == 12
 
 
 def test_conditions_that_another_program_computed():
