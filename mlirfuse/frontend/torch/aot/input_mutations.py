@@ -39,12 +39,18 @@ def _put_select(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> 
     return x
 
 
+def _put_diagonal(x: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
+    aten.diagonal.default(x, *where, **named).copy_(source)
+    return x
+
+
 _IN_PLACE: dict[Any, tuple[int, Callable[..., torch.Tensor]]] = {  # op -> (inserted argument, in-place op)
     aten.index_copy.default: (3, aten.index_copy_.default),
     aten.index_put.default: (2, aten.index_put_.default),
     aten.scatter.src: (3, aten.scatter_.src),
     aten.slice_scatter.default: (1, _put_slice),
     aten.select_scatter.default: (1, _put_select),
+    aten.diagonal_scatter.default: (1, _put_diagonal),
 }
 
 

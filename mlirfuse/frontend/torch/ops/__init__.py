@@ -3,6 +3,7 @@
 from mlirfuse.frontend.torch.ops import (  # noqa: F401
     adaptive_pools,
     average_pools,
+    diagonals,
     float8,
     foreach,
     pads,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from mlirfuse.frontend.torch.ops.constant_gathers import constant_steps
 from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked, joined
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.known_values import known_value
 from mlirfuse.ir.sizes import Size
 
+_MOST_FILLED = 4  # constant steps of the indices of a fill
 _MOST_SCATTERED = 16  # values of a row that each of its elements is compared with
 
 
@@ -319,6 +325,32 @@ def unsafe_index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value
 def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
     x, at, dim = joined(c, x, indices)
     return c.op("take", x, at, axis=dim)
+
+
+@rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def index_fill(c: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
+    """Fills slices, for indices that are the same in every call and have a few constant steps, as in the gradient of a
+    trace."""
+    known = known_value(index)
+    extent = x.shape[axis(dim, x.rank)] if x.rank else None
+    if known is None or not known.size or not isinstance(extent, int):
+        raise Unsupported("indices that differ between calls, or a scalar")
+    known = np.where(known < 0, known + extent, known).ravel()
+    if (known < 0).any() or (known >= extent).any():
+        raise Unsupported("indices out of bounds")
+    runs = list(itertools.islice(constant_steps(known, 0, known.size), _MOST_FILLED + 1))
+    if len(runs) > _MOST_FILLED:
+        raise Unsupported("indices of many steps")
+    value = c.value(value, element(x))
+    for run in runs:
+        first, step = int(known[run.begin]), run.step or 1
+        last = int(known[run.end - 1])
+        start, count = min(first, last), abs(last - first) // abs(step) + 1
+        windows = [(0, n, 1) for n in x.shape]
+        windows[axis(dim, x.rank)] = start, count, abs(step)
+        starts, size, steps = zip(*windows)
+        x = c.op("set_slice", x, value, start=starts, size=size, step=steps)
+    return x
 
 
 @rule("aten.gather.default")
