@@ -414,6 +414,18 @@ def test_gradients_of_branches_at_nan(f):
     assert not eagers[-1].isnan() and torch.equal(found, eagers[-1:].expand(67))
 
 
+@pytest.mark.parametrize("threshold, value", [(-1.5, 0.5), (1.5, -2.9), (-1, 7)])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.float32, torch.bfloat16])
+def test_thresholds_of_integers_are_cast(threshold, value, dtype):
+    x = torch.tensor([-3, -2, -1, 0, 1, 2, 3]).to(dtype)
+
+    def f(x):
+        return F.threshold(x, threshold, value)
+
+    found = compiled(f)(x)
+    assert found.dtype == dtype and torch.equal(found, f(x))
+
+
 def test_gelu_of_infinity():
     """Eager's vectors give NaN."""
     x = torch.full((32,), float("inf"))

@@ -164,6 +164,13 @@ def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.
     return torch.where(error <= -beta, -grad, torch.where(error >= beta, grad, inside)).to(x.dtype)
 
 
+def _threshold(x: torch.Tensor, threshold: float, value: float) -> torch.Tensor:
+    """As eager's kernels, which cast both numbers to the type of integers first: -1.5 is -1."""
+    if not x.dtype.is_floating_point:
+        threshold, value = int(threshold), int(value)
+    return torch.where(x <= threshold, x.new_full((), value), x)
+
+
 def _unless(op: Any, refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
     """The decomposition of ``op``, but for tensors that it refuses and eager takes."""
 
@@ -216,6 +223,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         **_CONVOLUTIONS,
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
+        aten.threshold.default: _threshold,
         aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
         **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
         aten.nan_to_num.default: _unless(aten.nan_to_num.default, torch.is_complex),
