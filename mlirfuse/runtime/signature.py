@@ -117,7 +117,9 @@ class SizeGuard:
 
     def holds(self, values: dict[str, int]) -> bool:
         """Whether it holds for these values of the symbols."""
-        return COMPARE[self.op](sz.substitute(self.left, values), sz.substitute(self.right, values))
+        left: Any = sz.evaluated(self.left, values)
+        right: Any = sz.evaluated(self.right, values)
+        return COMPARE[self.op](left, right)
 
     def __str__(self) -> str:
         """Return Python source over the symbols."""

@@ -90,7 +90,7 @@ class Assumptions:
         """Whether all assumptions hold for a call with these leaves and sizes."""
         return (
             all(guard.holds(env) for guard in self.size_guards)
-            and all(sz.substitute(a, env) == sz.substitute(b, env) for a, b in self.equalities)
+            and all(sz.evaluated(a, env) == sz.evaluated(b, env) for a, b in self.equalities)
             and self.values_hold(leaves, env)
         )
 

@@ -119,7 +119,7 @@ class Holds(Assumptions):
         if self.size_guards or self.equalities:
             key = tuple(env.values())
             if key not in self._known:
-                same = all(sz.substitute(a, env) == sz.substitute(b, env) for a, b in self.equalities)
+                same = all(sz.evaluated(a, env) == sz.evaluated(b, env) for a, b in self.equalities)
                 if not (same and all(guard.holds(env) for guard in self.size_guards)):
                     return False
                 self._known.add(key)
