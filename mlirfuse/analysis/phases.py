@@ -79,18 +79,15 @@ class Analysis:
         numbers of a call."""
         return self.once(_remembering, function)(*args)
 
-    def values(self, function: Callable[[Analysis], Iterable[Size]], env: dict[str, int]) -> tuple[int, ...]:
-        """Return the values, for the sizes ``env`` of a call, of the symbolic sizes that ``function(self)`` lists,
-        compiled into one function of ``env``. The last result is cached: several schedulers ask for the same."""
-        last = self._last.get(function)
+    def values(self, function: Callable[..., Iterable[Size]], env: dict[str, int], *args) -> tuple[int, ...]:
+        """Return the values, for the sizes ``env`` of a call, of the symbolic sizes that ``function(self, *args)``
+        lists, compiled into one function of ``env``. The last result is cached: several schedulers ask for the same."""
+        key = function, args
+        last = self._last.get(key)
         if last is not None and last[0] is env:
             return last[1]
-        key = "values", function
-        found = self._once.get(key)
-        if found is None:
-            found = self._once[key] = sz.tuple_function(function(self))
-        values = found(env)
-        self._last[function] = env, values
+        values = self.once(_compiled, function, *args)(env)
+        self._last[key] = env, values
         return values
 
     def late_values(self) -> set[Value]:
@@ -147,6 +144,10 @@ class Analysis:
     def _direct(self, value: Value) -> bool:
         domain = set(self.domain)
         return any(a in domain for dim in self.axes.dims(value) for a in dim)
+
+
+def _compiled(analysis: Analysis, function: Callable[..., Iterable[Size]], *args) -> Callable[..., tuple[int, ...]]:
+    return sz.tuple_function(function(analysis, *args))
 
 
 def _remembering(analysis: Analysis, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mlirfuse.analysis import in_place, traffic
 from mlirfuse.analysis import phases as an
-from mlirfuse.analysis import views as noop
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core import old_names
 from mlirfuse.core.errors import CompileError, ScheduleError
@@ -116,7 +115,7 @@ class SegmentedProgram:
         )
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
         self.outputs = list(dict.fromkeys(graph.returns))
-        self.views = self._views()
+        self.views = traffic.result_views(graph)  # results that are views of an argument or of another, with no kernel
         self.axes = axes or Axes(graph.ops, own=graph.own_results)
         self._copy_aside()
         self.steps = self._steps(hint)
@@ -124,15 +123,10 @@ class SegmentedProgram:
             self.outputs = list(dict.fromkeys(graph.returns))
             self.steps = self._steps(hint)
         self.launches = self._group_launches()
-        self.decided = any(
-            step.segment.schedule for step in self.steps
-        )  # some schedule was set by the user or by fusion-choose
+        # Some schedule was set by the user or by fusion-choose.
+        self.decided = any(step.segment.schedule for step in self.steps)
 
     # ---- segments
-
-    def _views(self) -> dict[Value, noop.View]:
-        """Results that are views of an argument or of another result, and need no kernel."""
-        return traffic.result_views(self.graph)
 
     def _steps(self, hint: Mapping[str, int]) -> list[Step]:
         graph = self.graph

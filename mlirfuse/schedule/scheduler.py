@@ -70,8 +70,8 @@ class Scheduler(ABC, Generic[M]):
 
     @abstractmethod
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        """Distinct parameters worth measuring for these sizes, the heuristic's choice first. Empty if another scheduler
-        should take the segment."""
+        """Parameters worth measuring for these sizes, the heuristic's choice first; :class:`Schedulers` drops those
+        that come again. Empty if another scheduler should take the segment."""
 
     def together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Tiling] | None:
         """Parameters for segments that compute the same function on tensors of different sizes, chosen so that few
@@ -169,13 +169,21 @@ class Schedulers(Generic[M]):
         return found or [self.choose(analysis, call) for analysis in analyses]
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        """Parameters worth measuring for these sizes, generated lazily, the heuristic's choice first. Raises
+        """Distinct parameters worth measuring for these sizes, generated lazily, the heuristic's choice first. Raises
         :class:`CompileError` if there are none."""
-        none = True
+        yielded: set[Tiling] = set()
+        for params in self._offered(analysis, call):
+            if params not in yielded:
+                yielded.add(params)
+                yield params
+        if not yielded:
+            yield self.choose(analysis, call)
+
+    def _offered(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+        """The candidates of all schedulers that take the segment, and stages where those may be faster."""
         for scheduler in analysis.once(self._takers):
             found = scheduler.candidates(analysis, call)
             for first in found:
-                none = False
                 better = scheduler.better_in_stages(analysis, first, call)
                 if better:
                     yield self.multi_stage.by_phases(analysis, call)
@@ -183,8 +191,6 @@ class Schedulers(Generic[M]):
                 if better is False:
                     yield self.multi_stage.by_phases(analysis, call)
                 yield from found
-        if none:
-            yield self.choose(analysis, call)
 
     def _takers(self, analysis: Analysis) -> list[Scheduler[M]]:
         """The schedulers to ask for candidates. ``multi_stage`` is among them only if no other takes the segment:

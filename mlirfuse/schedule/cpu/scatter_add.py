@@ -47,7 +47,7 @@ class ScatterAdd(CpuScheduler):
         if values + rows * width < heuristics.tasks.shared:
             parts, columns = 1, False
         tried = (parts, columns), (threads, False), (threads, True), (1, False)
-        yield from (Tiling(self.name, split=n, own=Owned(c)) for n, c in dict.fromkeys(tried))
+        yield from (Tiling(self.name, split=n, own=Owned(c)) for n, c in tried)
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         return [_ScatterAdd(spec).emit()]

@@ -152,14 +152,16 @@ def check(
     require(hint != STAY_L2 or policies, f"hint = '{STAY_L2}': {call.properties.chip} has no L2 cache policies")
 
 
-def check_exact(given: Access, found: Access | None, otherwise: str) -> None:
-    """Raise :class:`ScheduleError` unless ``given`` is the access that a scheduler has ``found``, but for a wider index
-    or another hint. ``otherwise``: why it has found none."""
+def check_exact(given: Access, found: Access | None, otherwise: str = "") -> None:
+    """Raise :class:`ScheduleError` unless ``given`` is the access that a scheduler has ``found``, but for a wider
+    index, another hint, or fewer known multiples. ``otherwise``: why it has found none."""
     if found is None:
         raise ScheduleError(otherwise)
-    same = found._replace(index=given.index, hint=given.hint) == given
+    same = (given.lanes, given.aligns) == (found.lanes, found.aligns)
     require(same, f"access: must have lanes = {found.lanes} and aligns = {found.aligns}")
-    require(given.index is dt.i64 or found.index is dt.i32, "index = i32: for these sizes offsets need 64 bits")
+    known = given.multiples <= found.multiples
+    require(known, f"multiples: not all are known to be multiples of {found.lanes}")
+    require(given.index in (found.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
 
 
 def _ored(numbers) -> str:
@@ -206,8 +208,7 @@ def stores_strided(analysis: Analysis, along_kept: bool, call: SizedCall) -> boo
     """Whether rows (columns if ``along_kept``) have a large result that is contiguous in memory along another loop than
     threads go along, so that each of its elements would be a store of its own, to another cache line."""
     heuristics = heuristics_of(call.properties).transpose
-    results_along = _results_along_kept if along_kept else _results_along_reduced
-    extent, elements, *others = analysis.values(results_along, call.sizes)
+    extent, elements, *others = analysis.values(_results_along, call.sizes, along_kept)
     if extent <= heuristics.least_extent or elements < heuristics.stages:
         return False
     loops = 2 * len(analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)) + 1
@@ -219,25 +220,17 @@ def stores_strided(analysis: Analysis, along_kept: bool, call: SizedCall) -> boo
     return False
 
 
-def _results_along(analysis: Analysis, axes: list[Axis]) -> tuple:
-    """The extent of the innermost loop over ``axes``, the elements of the domain, and for each result over reduced axes
-    its stride along that loop, and its stride along every loop with the loop's extent."""
+def _results_along(analysis: Analysis, along_kept: bool) -> tuple:
+    """The extent of the innermost loop over the kept or the reduced axes, the elements of the domain, and for each
+    result over reduced axes its stride along that loop, and its stride along every loop with the loop's extent."""
     loops = analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)
-    inner = analysis.loops(axes)[-1]
+    inner = analysis.loops(analysis.kept if along_kept else analysis.reduced)[-1]
     numbers = [size_of(inner), size_of(analysis.domain)]
     for value in late_outputs(analysis)[0]:
         numbers.append(analysis.axis_stride(value, inner[-1]))
         for loop in loops:
             numbers += [analysis.axis_stride(value, loop[-1]), size_of(loop)]
     return tuple(numbers)
-
-
-def _results_along_kept(analysis: Analysis) -> tuple:
-    return _results_along(analysis, analysis.kept)
-
-
-def _results_along_reduced(analysis: Analysis) -> tuple:
-    return _results_along(analysis, analysis.reduced)
 
 
 def known_multiples(analysis: Analysis, lanes: int, call: SizedCall) -> frozenset[Any]:

@@ -99,14 +99,8 @@ class ColumnsOfSize:
         )
 
     def candidates(self) -> Iterator[Tiling]:
-        """Distinct parameters worth measuring, the heuristic's choice first."""
-        found = self.all()
-        first = next(found)
-        yield first
-        yield from (p for p in dict.fromkeys(found) if p != first)
-
-    def all(self) -> Iterator[Tiling]:
-        """The same, some of them twice: first those that read columns once, whatever the number of passes."""
+        """Parameters worth measuring, the heuristic's choice first: before others those that read columns once,
+        whatever the number of passes."""
         if not self.one_pass:
             if in_shared := self.choice_in_shared():
                 yield in_shared
@@ -245,8 +239,8 @@ class ColumnsOfSize:
         usual += self.narrow()
         along, full = (self.tx, max(1, self.tx // 2)), (self.heuristics.partials, 1.0)
         tried = itertools.product(along, (128, 256, 512), (2, 4, 8), full)
-        found = [*usual, *self.unaligned_all(), *self.in_clusters(), *self.in_one_iteration([first, *usual])]
-        return iter(dict.fromkeys([*found, *self.in_shared_memory(), *(self.params(*given) for given in tried)]))
+        found = itertools.chain(self.unaligned_all(), self.in_clusters(), self.in_one_iteration([first, *usual]))
+        yield from itertools.chain(usual, found, self.in_shared_memory(), itertools.starmap(self.params, tried))
 
     def alone(self) -> Tiling:
         """Parameters with one block for all of a column."""

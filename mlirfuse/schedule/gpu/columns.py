@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, is_outer
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
+from mlirfuse.schedule.gpu.access import access_of, check_exact, hint_of, stores_strided
 from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import ColumnsBody, SharedColumns, reduce_unaligned
 from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Needs
@@ -41,13 +41,12 @@ class GpuColumns(GpuScheduler):
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if not is_outer(analysis, call.sizes):
-            return iter(())
+            return
         access = access_of(analysis, True, call, hint_of(analysis, call))
-        found = ColumnsOfSize(analysis, access, call).candidates()
         _, _, rows = analysis.values(extents, call.sizes)
-        return (
-            p if p.persistent or p.stages else compensated(p, analysis, rows // _rows_per_iteration(p)) for p in found
-        )
+        for p in ColumnsOfSize(analysis, access, call).candidates():
+            resident = p.persistent or p.stages
+            yield p if resident else compensated(p, analysis, rows // _rows_per_iteration(p))
 
     def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """Whether columns are neither register-resident nor in shared memory, and stages use more of the device; or
@@ -118,11 +117,11 @@ class GpuColumns(GpuScheduler):
 
 def _check_coalesced(analysis: Analysis, p: Tiling, call: SizedCall) -> None:
     """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
-    rows, access = coalesced(analysis, p.access._replace(lanes=1), call)
+    rows, access = coalesced(analysis, access_of(analysis, True, call)._replace(lanes=1), call)
     require(analysis.once(Needs).one_pass and rows > 1, "coalesced_rows: these rows cannot be coalesced")
     require(p.unaligned or analysis.once(unstacked), "coalesced_rows: several kept loops need unaligned")
-    same = (p.coalesced_rows, p.access.lanes, p.access.aligns) == (rows, access.lanes, access.aligns)
-    p.must("coalesced_rows", same, f"must be {rows}, with vectors of {access.lanes}")
+    p.must("coalesced_rows", p.coalesced_rows == rows, f"must be {rows}, with vectors of {access.lanes}")
+    check_exact(p.access, access)
 
 
 def _rows_per_iteration(p: Tiling) -> int:

@@ -4,7 +4,6 @@ kernels are in :mod:`mlirfuse.schedule.gpu.inner_outer_body`."""
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator
 
 from mlirfuse.analysis import stages
@@ -39,25 +38,19 @@ class InnerOuter(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         rows, length = analysis.values(row_extents, call.sizes)
         blocks = analysis.partials[0].attrs["parts"]
-        yielded: set[Tiling] = set()
         for p in self._uncompensated(analysis, call):
             along = 0 if p.vectors_per_thread else length // (p.tx * p.access.lanes)
             p = compensated(p, analysis, max(rows // (p.ty * blocks), along))
             # Limits the registers, of which ptxas would use more for compensated totals with 16-bit floats.
             if p.compensation_interval and p.vectors_per_thread and analysis.once(_registers)[2]:
                 p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, COMPENSATED_THREADS_PER_SM // (p.tx * p.ty)))
-            if p not in yielded:
-                yielded.add(p)
-                yield p
+            yield p
 
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        hint = hint_of(analysis, call)
-        access = access_of(analysis, False, call, hint)
+        access = access_of(analysis, False, call, hint_of(analysis, call))
         _, length = analysis.values(row_extents, call.sizes)
-        first = analysis.remembered(_first, access, length, call.properties)
-        yield first
-        others = itertools.islice(_ordered(analysis, access, length, call.properties), 1, None)
-        yield from (p for p in dict.fromkeys(others) if p != first)
+        yield analysis.remembered(_first, access, length, call.properties)
+        yield from _ordered(analysis, access, length, call.properties)
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         rows = (ResidentRows if spec.params.vectors_per_thread else LoopedRows)(spec)

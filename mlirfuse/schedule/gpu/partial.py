@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mlirfuse.analysis.phases import size_of
 from mlirfuse.ir import dtypes as dt
@@ -19,10 +19,10 @@ THREADS = 256
 AT_ONCE = 16  # partial accumulators that a thread loads before it combines them
 
 
-def _buffers(body: GpuBody, op: Op, count: sz.Size) -> list[tuple[Memory, dt.DType]]:
+def _buffers(body: GpuBody, op: Op, count: sz.Size) -> Iterator[tuple[Memory, dt.DType]]:
     """The buffers of the accumulator's components of a split reduction, [split, kept], with their types."""
-    types = enumerate(red.accumulator_types(op))
-    return [(body.buffer((op, component), count, dtype), dtype) for component, dtype in types]
+    for component, dtype in enumerate(red.accumulator_types(op)):
+        yield body.buffer((op, component), count, dtype), dtype
 
 
 def store_partials(

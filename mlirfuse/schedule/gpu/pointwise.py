@@ -22,15 +22,13 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import access_of, known_multiples, narrowed
+from mlirfuse.schedule.gpu.access import access_of, check_exact, known_multiples, narrowed
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.pointwise_choice import (
     PointwiseOfSize,
     Rows,
     coalesced,
-    coalesced_extents,
     extents_of,
-    row_extents,
     steps_across,
     wide_access,
 )
@@ -214,7 +212,7 @@ class Pointwise(GpuScheduler):
         if any(len(analysis.loops(analysis.kept)) != 1 or analysis.pinned for analysis in analyses):
             return None
         own = [access_of(analysis, True, call) for analysis in analyses]
-        counts = [analysis.values(row_extents, call.sizes)[0] for analysis in analyses]
+        counts = [analysis.values(extents_of, call.sizes, 0)[0] for analysis in analyses]
         out: list[Tiling | None] = [None] * len(analyses)
         left = list(range(len(analyses)))
         for all_of_them in (False, True):
@@ -230,7 +228,7 @@ class Pointwise(GpuScheduler):
                 found = [at for at in left if at in found or (at in fitted and fitted[at].aligns == aligns)]
                 index = dt.i64 if any(own[at].index is dt.i64 for at in found) else dt.i32
                 for at in found:
-                    line = fitted[at].multiples.intersection(row_extents(analyses[at])[:1])
+                    line = fitted[at].multiples.intersection(extents_of(analyses[at], 0)[:1])
                     out[at] = best._replace(access=Access(index, lanes, aligns, line, best.access.hint))
             left = [at for at in left if at not in found]
         return [p or next(PointwiseOfSize(a, call, False).candidates()) for a, p in zip(analyses, out)]
@@ -252,11 +250,7 @@ class Pointwise(GpuScheduler):
         elif runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
-            wide = narrowed(analysis, wide, p.access.lanes)
-            require(p.access.aligns == wide.aligns, f"aligns: must be {wide.aligns}, as vectors may be unaligned")
-            require(p.access.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
-            known = p.access.multiples <= wide.multiples
-            require(known, f"multiples: not all are known to be multiples of {p.access.lanes}")
+            check_exact(p.access, narrowed(analysis, wide, p.access.lanes))
         else:
             self.check_access(analysis, p, True, call)
         rows_are = p.ty * p.rows_per_thread
@@ -268,16 +262,13 @@ class Pointwise(GpuScheduler):
         """Raise :class:`ScheduleError` unless rows can be coalesced as ``p`` says."""
         lanes, segments = p.access.lanes, p.own.row_segments
         most = heuristics_of(call.properties).pointwise.coalesced
-        found = coalesced(analysis, p.access._replace(lanes=1), call, most)
+        found = coalesced(analysis, access_of(analysis, True, call)._replace(lanes=1), call, most)
         if found is None:
             raise ScheduleError("row_segments: outputs are not contiguous across rows, or not aligned for vectors")
         access = found[1]
         fitted = narrowed(analysis, access, lanes) if 1 <= lanes <= access.lanes and power_of_two(lanes) else access
-        same = lanes == fitted.lanes and p.access.aligns == fitted.aligns
-        require(same, f"row_segments: lanes must be at most {access.lanes}, with matching aligns")
-        known = p.access.multiples <= known_multiples(analysis, lanes, call)
-        require(known, f"multiples: not all are known to be multiples of {lanes}")
-        elements, _ = analysis.values(coalesced_extents, call.sizes)
+        check_exact(p.access, fitted._replace(multiples=known_multiples(analysis, lanes, call)))
+        elements, _ = analysis.values(extents_of, call.sizes, 1)
         rows, *_ = analysis.values(steps_across, call.sizes)
         full = segments > 0 and rows % segments == 0 and (p.own.ragged or elements % (segments * lanes) == 0)
         p.must("row_segments", full, f"must divide {rows} rows into full vectors")

@@ -57,7 +57,7 @@ class PointwiseOfSize:
         self.device_threads = call.properties.sm_count * call.properties.threads_per_sm
         self.spread = self.device_threads // heuristics.spread
         self.access = access_of(analysis, True, call, hint_of(analysis, call))
-        self.columns, self.rows = analysis.values(row_extents, call.sizes)
+        self.columns, self.rows = analysis.values(extents_of, call.sizes, 0)
         self.row = self.columns  # elements of a row before coalescing
         self.window = bool(analysis.pinned) and analysis.once(unaligned_reads) > 1
         self.at_once = read_at_once(analysis, call) if self.window else 0
@@ -94,7 +94,7 @@ class PointwiseOfSize:
         if found is None or (found[2] and self.columns * self.rows < found[1].lanes * self.spread):
             return  # fetching the code for the last elements of ragged rows takes longer than vectors save
         self.row_segments, self.access, self.ragged = found
-        self.columns, self.rows = self.analysis.values(coalesced_extents, self.call.sizes)
+        self.columns, self.rows = self.analysis.values(extents_of, self.call.sizes, 1)
 
     def _widen(self) -> None:
         """Use wider vectors for slices, whose elements are loaded in runs, if they leave few threads idle."""
@@ -276,8 +276,7 @@ class PointwiseOfSize:
         yield first
         if runs := first.own.runs:
             yield from (first.replaced(runs=n) for n in (1, 2, 8) if n <= self.at_once and n != runs)
-        others = (self.params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
-        yield from (p for p in dict.fromkeys(others) if p != first)
+        yield from (self.params(threads, wanted) for threads in (small, small // 2, large) for wanted in (1, 2, 4, 8))
 
 
 def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, least: int) -> Access:
@@ -328,7 +327,7 @@ def _most_concatenated(analysis: Analysis) -> int:
 def _work(analysis: Analysis) -> tuple:
     """The numbers of columns and rows, the bytes of inputs, and the number of elements."""
     read = sum((sz.mul(v.numel, v.dtype.bytes) for v in analysis.inputs), 0)
-    return (*row_extents(analysis), read, size_of(analysis.domain))
+    return (*extents_of(analysis, 0), read, size_of(analysis.domain))
 
 
 def coalesced(analysis: Analysis, access: Access, call: SizedCall, many: int) -> tuple[int, Access, bool] | None:
@@ -340,7 +339,7 @@ def coalesced(analysis: Analysis, access: Access, call: SizedCall, many: int) ->
         return None
     lanes = min(16 // max(analysis.stored(v).bytes for v in wide), 8)
     rows, *steps = analysis.values(steps_across, call.sizes)
-    elements = analysis.values(coalesced_extents, call.sizes)[0]
+    elements = analysis.values(extents_of, call.sizes, 1)[0]
     limits = [*steps, *(call.alignments.get(v, 16) // analysis.stored(v).bytes for v in wide), lanes]
     lanes = min(n & -n for n in limits if n)
     if lanes <= access.lanes:
@@ -384,19 +383,11 @@ def steps_across(analysis: Analysis) -> tuple:
 
 
 def extents_of(analysis: Analysis, segments: int) -> tuple[Size, Size]:
-    """The numbers of columns and rows, with rows coalesced to ``parts`` segments (0: not)."""
+    """The numbers of columns and rows, with rows coalesced to ``segments`` segments (0: not)."""
     sizes = [size_of(loop) for loop in analysis.loops(analysis.kept)] or [1]
     if segments and len(sizes) > 1:
         return sz.mul(sizes[-1], sz.floordiv(sizes[-2], segments)), sz.product(sizes[:-2])
     return sizes[-1], sz.product(sizes[:-1])
-
-
-def row_extents(analysis: Analysis) -> tuple:
-    return extents_of(analysis, 0)
-
-
-def coalesced_extents(analysis: Analysis) -> tuple:
-    return extents_of(analysis, 1)
 
 
 def _vectors_a_thread(analysis: Analysis, lanes: int, most: int, in_flight: int) -> int:

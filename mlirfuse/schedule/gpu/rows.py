@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from mlirfuse.analysis.phases import Analysis, is_outer, row_extents
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import access_of, hint_of, stores_strided
+from mlirfuse.schedule.gpu.access import access_of, check_exact, hint_of, stores_strided
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.row_body import RowsBody, UnalignedRows, row_inputs
 from mlirfuse.schedule.gpu.row_choice import (
@@ -59,18 +59,15 @@ class GpuRows(GpuScheduler):
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if is_outer(analysis, call.sizes):
             return
-        hint = hint_of(analysis, call)
-        access = access_of(analysis, False, call, hint)
+        access = access_of(analysis, False, call, hint_of(analysis, call))
         kept, length = analysis.values(row_extents, call.sizes)
         long = length >= heuristics_of(call.properties).rows.unaligned.shortest
         may_be_unaligned = long and access.lanes * analysis.once(Row).widest < 16
         wider = unaligned_access(analysis, access, call) if may_be_unaligned else access
-        first = analysis.remembered(choice, access, wider, leading_bits(kept), length, call.properties)
-        yield first
+        yield analysis.remembered(choice, access, wider, leading_bits(kept), length, call.properties)
         if not may_be_unaligned:
             wider = unaligned_access(analysis, access, call)
-        others = RowsOfSize(analysis, access, wider, kept, length, call.properties).others()
-        yield from (p for p in dict.fromkeys(others) if p != first)
+        yield from RowsOfSize(analysis, access, wider, kept, length, call.properties).others()
 
     def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are few blocks with much to read each, or results to be transposed."""
@@ -95,9 +92,10 @@ class GpuRows(GpuScheduler):
         """One kernel, or two if rows are split."""
         p = spec.params
         rows = (UnalignedRows if p.unaligned else RowsBody)(spec)
-        grid = (
-            LoopedRows(rows).emit() if not p.vectors_per_thread else (in_shared if p.in_shared else in_registers)(rows)
-        )
+        if p.vectors_per_thread:
+            grid = in_shared(rows) if p.in_shared else in_registers(rows)
+        else:
+            grid = LoopedRows(rows).emit()
         kernels = [rows.finish(grid)]
         if p.split > 1:
             kernels.append(combine_partials(spec, p.split, rows.phases[0], points=1))
@@ -108,10 +106,9 @@ class GpuRows(GpuScheduler):
         row, lanes = analysis.once(Row), p.access.lanes
         if p.unaligned:
             require(p.in_shared, "unaligned: needs in_shared")
-            wider = unaligned_access(analysis, p.access._replace(lanes=1), call)
+            wider = unaligned_access(analysis, access_of(analysis, False, call)._replace(lanes=1), call)
             require(wider.lanes > 1, "unaligned: not supported for these rows")
-            same = lanes == wider.lanes and p.access.aligns == wider.aligns
-            require(same, f"unaligned: lanes must be {wider.lanes} here, with matching aligns")
+            check_exact(p.access, wider)
         else:
             self.check_access(analysis, p, False, call)
         p.must("cluster", p.cluster == 1 or (p.ty == 1 and p.tx >= p.cluster), "needs ty = 1 and tx >= cluster")
@@ -130,10 +127,8 @@ class GpuRows(GpuScheduler):
         most = min(p.vectors_per_thread, inside)
         p.must("unmasked", p.unmasked <= most, f"{most} vectors are inside the row for every thread")
         if not p.in_shared:
-            few = p.width <= MOST_REGISTER_ELEMENTS
-            require(
-                few, f"vectors_per_thread * lanes = {p.width}: at most {MOST_REGISTER_ELEMENTS} elements per thread"
-            )
+            few = f"vectors_per_thread * lanes = {p.width}: at most {MOST_REGISTER_ELEMENTS} elements per thread"
+            require(p.width <= MOST_REGISTER_ELEMENTS, few)
             return
         require(call.properties.async_copies, f"in_shared: {call.properties.chip} has no asynchronous copies")
         require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")

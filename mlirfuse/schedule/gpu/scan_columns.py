@@ -86,7 +86,7 @@ class _ColumnsOfSize:
         self.odd = self.access.lanes == 1 and self.length >= self.heuristics.odd.least
 
     def candidates(self) -> Iterator[Tiling]:
-        """Distinct parameters worth measuring, the heuristic's choice first."""
+        """Parameters worth measuring, the heuristic's choice first."""
         heuristics, chained, count = self.heuristics, self.heuristics.chained, self.sm_count
         many, enough, few = heuristics.in_flight
         usual = max(1, heuristics.rows // 2) if self.odd else heuristics.rows
@@ -108,10 +108,10 @@ class _ColumnsOfSize:
             long = self.length >= chained.tall_blocks * count * narrow.ty * narrow.rows_per_thread
             alone = self.above == 1 and chained.tall_columns <= self.columns <= WARP and long
             other = self.chained_unaligned() if self.odd else self.chained()
-            yield from dict.fromkeys([narrow, other] if alone else [other])
+            yield from [narrow, other] if alone else [other]
         widest, narrowest = heuristics.strips[0], heuristics.strips[-1]
         others = (widest, few, usual), (strip, in_flight, 1), (strip, many, 2), (narrowest, few, usual)
-        yield from dict.fromkeys([first, *(self.params(*tried) for tried in others)])
+        yield from [first, *(self.params(*tried) for tried in others)]
 
     def blocks(self, p: Tiling) -> int:
         """The number of blocks that are not chained."""

@@ -94,7 +94,7 @@ class ScanRows(GpuScheduler):
         most = max(1, elements_of(analysis, heuristics.chained.elements) // access.lanes)
         yield from self._chained(analysis, params(heuristics.chained.block, most), kept, length, call.properties)
         tried = itertools.product((heuristics.block, WARP, heuristics.alone), (usual, 1, max(1, usual // 2)))
-        yield from dict.fromkeys([first, *(params(*given) for given in tried)])
+        yield from [first, *(params(*given) for given in tried)]
 
     def _chained(
         self, analysis: Analysis, p: Tiling, rows: int, length: int, properties: DeviceProperties
@@ -149,7 +149,7 @@ class ScanRows(GpuScheduler):
             chained = next(p for p in tried if _striped_bytes(analysis, p) <= SHARED)
             yield from self._chained(analysis, chained, rows, length, properties)
         others = [params(n, elements_of(analysis, heuristics.short)) for n in (WARP, 2 * heuristics.threads)]
-        yield from dict.fromkeys([first, *others])
+        yield from [first, *others]
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         kernel = _Kernel(spec)

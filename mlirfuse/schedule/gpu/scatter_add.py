@@ -69,11 +69,10 @@ class ScatterAdd(GpuScheduler):
 
         if _words(op) and room * _words(op) <= MOST_SHARED and count >= max(LEAST * rows, LEAST_IN_ALL):
             yield params(THREADS_PER_BLOCK, ITEMS_PER_THREAD, blocks, shared_elements=room)
-        first = params(THREADS_PER_BLOCK, usual)
-        yield first
+        yield params(THREADS_PER_BLOCK, usual)
         yield params(THREADS_PER_BLOCK // 2, usual, ordered=True)
         tried = itertools.product((THREADS_PER_BLOCK, 2 * THREADS_PER_BLOCK), (1, 2, 4, 8))
-        yield from (p for p in (params(*given) for given in tried) if p != first)
+        yield from itertools.starmap(params, tried)
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         op = op_of(spec.analysis)

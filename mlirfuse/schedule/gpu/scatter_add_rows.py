@@ -81,7 +81,7 @@ class ScatterAddRows(GpuScheduler):
         items = max(1, min(heuristics.items_per_thread, heuristics.in_flight // (layouts[0][1] * words)))
         tried = itertools.product(layouts, (heuristics.chunk, 2 * heuristics.chunk), (4, 2, 1))
         found = (params(*given) for given in ((layouts[0], heuristics.chunk, items), *tried))
-        yield from (p for p in dict.fromkeys(found) if _fits(analysis, p, call.sizes))
+        yield from (p for p in found if _fits(analysis, p, call.sizes))
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         def body(what: str, threads: int = SORT_THREADS) -> _SortedScatterAdd:

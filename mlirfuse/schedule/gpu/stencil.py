@@ -9,23 +9,23 @@ the vectors of a row, then down: none is idle, whatever the extents."""
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from mlirfuse.analysis.phases import Analysis, points_of, size_of
-from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import access_of, hint_of, of_results
+from mlirfuse.schedule.gpu.access import access_of, check_exact, hint_of, of_results
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.windows import read_along_at_once
-from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two
 from mlirfuse.schedule.tiling import Tiling
 
 MOST_ROWS = 16
@@ -195,23 +195,20 @@ class Stencil(GpuScheduler):
         if not at_once:
             return
         height, elements = analysis.values(_extents, call.sizes)
-        most = elements // (
-            heuristics.threads * call.properties.sm_count
-        )  # of a thread, if all multiprocessors have some
+        most = elements // (heuristics.threads * call.properties.sm_count)  # of a thread: all multiprocessors have some
         times = analysis.once(_times)
         shapes = [(n, r) for n in (1, 2, 4, 8) for r in (1, 2, 4, 8) if n <= access.lanes and r <= height]
         if times > 1:  # rows that are moved up share nothing: none knows which element it repeats
             shapes = [(n, r) for n, r in shapes if height % r == 0]
         shapes = [(n, r) for n, r in shapes if n * r <= most] or [(1, 1)]
-        for lanes, rows in sorted(
-            shapes, key=lambda shape: self.cost(analysis, shape[0], shape[1], heuristics.registers)
-        ):
+        cost = functools.partial(self.cost, analysis, heuristics.registers)
+        for lanes, rows in sorted(shapes, key=lambda shape: cost(*shape)):
             own = Own(min(at_once, max(lanes, 4 // _narrowest(analysis)) if times == 1 else max(lanes // times, 1)))
             narrow = of_results(analysis, access, call, lanes)
             yield Tiling("stencil", narrow, heuristics.threads, rows_per_thread=rows, own=own)
 
     @staticmethod
-    def cost(analysis: Analysis, lanes: int, rows: int, registers: int) -> float:
+    def cost(analysis: Analysis, registers: int, lanes: int, rows: int) -> float:
         """Loads and stores per element; more than ``registers`` elements in a thread count as spilled."""
         loads, held = 0, lanes * rows * len(analysis.outputs)
         for _, (along, *around) in analysis.once(reads):
@@ -231,12 +228,7 @@ class Stencil(GpuScheduler):
         p.must("rows_per_thread", fits, f"must be from 1 to {min(height, MOST_ROWS)}")
         most = read_along_at_once(analysis, call)
         p.must("at_once", power_of_two(p.own.at_once) and p.own.at_once <= most, f"must be a power of two up to {most}")
-        wide = of_results(analysis, access_of(analysis, True, call, p.access.hint), call, p.access.lanes)
-        lanes, given = wide.lanes, p.access
-        require(given.lanes == lanes, f"lanes = {given.lanes}: results are only aligned for vectors of {lanes}")
-        require(given.aligns == wide.aligns, f"aligns: must be {wide.aligns}, as vectors may be unaligned")
-        require(given.index in (wide.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
-        require(given.multiples <= wide.multiples, f"multiples: not all are known to be multiples of {lanes}")
+        check_exact(p.access, of_results(analysis, access_of(analysis, True, call), call, p.access.lanes))
 
 
 def _narrowest(analysis: Analysis) -> int:

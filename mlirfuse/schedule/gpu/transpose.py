@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis.phases import Analysis, kept_extents, points_of, size_of
+from mlirfuse.analysis.phases import Analysis, points_of, size_of
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -33,6 +33,7 @@ from mlirfuse.schedule.tiling import Tiling
 from mlirfuse.schedule.transposed import frontier, selected_inputs, unmapped_inputs
 
 WIDEST_VECTOR = 8  # elements
+Numbers = dict[Value, tuple[tuple[int, ...], tuple[int, ...]]]  # strides along the loops and in memory, of a call
 
 
 class Tile(NamedTuple):
@@ -181,7 +182,15 @@ class Transpose(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
         output's innermost; else none."""
-        return _candidates(analysis, call)
+        inputs, (extents, rows, results) = analysis.once(_read_in_order), analysis.once(_numbers)(call.sizes)
+        read = {v: numbers for v, numbers in zip(analysis.inputs, rows) if v in inputs}
+        if analysis.once(_windowed):
+            return _candidates_of_windows(analysis, extents, rows, call)
+        if both := _along_both(analysis, extents, read, results):
+            found = _candidates_along_both(analysis, both, extents, call)
+            if (first := next(found, None)) is not None:
+                return itertools.chain([first], found)
+        return _candidates_along_one(analysis, extents, read, call)
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         return [_Kernel(spec).emit()]
@@ -226,24 +235,13 @@ class Transpose(GpuScheduler):
         self.check_access(analysis, p, True, call, innermost=not own.along_both)
 
 
-def _candidates(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-    inputs = analysis.once(_read_in_order)
-    if analysis.once(_windowed):
-        yield from _candidates_of_windows(analysis, call)
-        return
-    if not inputs:
-        return
-    extents, rows, results = analysis.once(_numbers)(call.sizes)
-    if loops := _along_both(analysis, extents, rows, results):
-        found = _candidates_along_both(analysis, loops, extents, call)
-        if (first_found := next(found, None)) is not None:
-            yield first_found
-            yield from found
-            return
-    heuristics = heuristics_of(call.properties).transpose
-    width = extents[-1]
+def _candidates_along_one(
+    analysis: Analysis, extents: tuple[int, ...], rows: Numbers, call: SizedCall
+) -> Iterator[Tiling]:
+    """Parameters for outputs along the innermost loop."""
+    heuristics, width = heuristics_of(call.properties).transpose, extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
-        read = [(v, strides) for v, (along, strides) in zip(inputs, rows) if along[n] == 1 and along[-1] not in (0, 1)]
+        read = [(v, strides) for v, (along, strides) in rows.items() if along[n] == 1 and along[-1] not in (0, 1)]
         if not read or min(extent, width) <= heuristics.least_extent or extent * width < heuristics.least_elements:
             continue
         positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
@@ -291,19 +289,15 @@ def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...]
         yield Tiling("transpose", stored._replace(aligns=tuple(aligns), multiples=access.multiples), layout.tx, own=own)
 
 
-def _candidates_of_windows(analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
+def _candidates_of_windows(
+    analysis: Analysis, extents: tuple[int, ...], rows: tuple, call: SizedCall
+) -> Iterator[Tiling]:
     """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
     not the innermost: everything is computed along it, and the results are stored in shared memory."""
-    heuristics, inputs = heuristics_of(call.properties).transpose, analysis.inputs
-    extents = analysis.values(kept_extents, call.sizes)
-    along = iter(analysis.values(_strides_along, call.sizes))
-    rows = [[next(along) for _ in extents] for _ in inputs]
-    steps = iter(analysis.values(_strides_in_memory, call.sizes))
-    strides = [[next(steps) for _ in v.shape] for v in inputs]
-    width = extents[-1]
+    heuristics, width = heuristics_of(call.properties).transpose, extents[-1]
     for n, extent in reversed(list(enumerate(extents[:-1]))):
-        read = [(v, step) for v, row, step in zip(inputs, rows, strides) if row[n] == 1]
-        if not {v for v, _ in read} >= set(analysis.once(_windowed)) or any(row[-1] for row in rows):
+        read = [(v, strides) for v, (along, strides) in zip(analysis.inputs, rows) if along[n] == 1]
+        if not {v for v, _ in read} >= set(analysis.once(_windowed)) or any(along[-1] for along, _ in rows):
             continue
         if min(extent, width) <= heuristics.least_extent or math.prod(extents) < heuristics.least_elements:
             continue
@@ -332,15 +326,6 @@ def _read_in_order(analysis: Analysis) -> list[Value]:
     return analysis.once(unmapped_inputs) + analysis.once(selected_inputs)
 
 
-def _strides_along(analysis: Analysis) -> list[sz.Size]:
-    """The strides of each input along each loop."""
-    return [analysis.axis_stride(v, loop[-1]) for v in analysis.inputs for loop in analysis.loops(analysis.kept)]
-
-
-def _strides_in_memory(analysis: Analysis) -> list[sz.Size]:
-    return [stride for v in analysis.inputs for stride in analysis.strides[v]]
-
-
 class _AlongBoth(NamedTuple):
     """Two loops of a segment, and its tensors that are contiguous along either, each with its strides."""
 
@@ -351,22 +336,21 @@ class _AlongBoth(NamedTuple):
     late: list  # outputs along the writing loop
 
 
-def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: tuple, results: tuple) -> _AlongBoth | None:
+def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: Numbers, results: tuple) -> _AlongBoth | None:
     """The loops of a segment with outputs that are contiguous along the loop along which inputs are, and outputs that
     are so along another, none of which is the order of an input; None for other segments. ``rows`` and ``results``: as
     of :func:`_numbers`."""
     if len(analysis.outputs) < 2:
         return None
 
-    def contiguous(tensors: list, numbers: tuple, one: int, other: int) -> list:
-        return [(v, strides) for v, (along, strides) in zip(tensors, numbers) if along[one] == 1 < abs(along[other])]
+    def contiguous(numbers: Numbers, one: int, other: int) -> list:
+        return [(v, strides) for v, (along, strides) in numbers.items() if along[one] == 1 < abs(along[other])]
 
-    inputs, innermost = analysis.once(_read_in_order), len(extents) - 1
+    outputs, innermost = dict(zip(analysis.outputs, results)), len(extents) - 1
     for n in reversed(range(innermost)):
         for r, w in ((innermost, n), (n, innermost)):
-            given, early = contiguous(inputs, rows, r, w), contiguous(analysis.outputs, results, r, w)
-            late = contiguous(analysis.outputs, results, w, r)
-            if given and early and late and not contiguous(inputs, rows, w, r):
+            given, early, late = contiguous(rows, r, w), contiguous(outputs, r, w), contiguous(outputs, w, r)
+            if given and early and late and not contiguous(rows, w, r):
                 return _AlongBoth(r, w, given, early, late)
     return None
 
@@ -432,12 +416,12 @@ def _layouts(
 
 
 def _numbers(analysis: Analysis):
-    """A function from sizes to the loops' extents, and for each unmapped input, and for each output, its strides along
-    the loops and in memory."""
+    """A function from sizes to the loops' extents, and for each input and each output its strides along the loops and
+    in memory."""
     loops = analysis.loops(analysis.kept)
     extents = [size_of(loop) for loop in loops]
     numbers, texts = list(extents), [sz.serialized(extents)]
-    for tensors in (analysis.once(_read_in_order), analysis.outputs):
+    for tensors in (analysis.inputs, analysis.outputs):
         along = [[analysis.axis_stride(v, loop[-1]) for loop in loops] for v in tensors]
         strides = [analysis.strides[v] for v in tensors]
         pairs = ", ".join(f"({sz.serialized(a)}, {sz.serialized(s)})" for a, s in zip(along, strides))

@@ -131,6 +131,28 @@ def test_every_candidate_is_data(name, target, dtype):
                 assert any(k.name.startswith(step.name) for k in module.kernels)
 
 
+@pytest.mark.parametrize(
+    "name, columns, few, many, wanted",
+    [
+        ("softmax 1", 70001, 264, 60000, lambda p: p.unaligned),
+        ("sum 0", 257, 4096, 1 << 24, lambda p: p.coalesced_rows > 1),
+        ("bias", 97, 1 << 16, 1 << 26, lambda p: p.scheduler == "pointwise" and p.own.row_segments == 1),
+    ],
+)
+def test_indices_are_checked_where_rows_are_unaligned_or_coalesced(name, columns, few, many, wanted):
+    """A schedule with 32-bit offsets is refused for a tensor of 2**31 elements."""
+    created, env, (rows, length) = program(name, "cuda:sm_90", f16)
+    schedulers, analysis = created.target.schedulers, created.steps[0].analysis
+
+    def call(count: int) -> SizedCall:
+        return SizedCall(env | {rows: count, length: columns}, {}, created.target.properties)
+
+    params = next(filter(wanted, schedulers.candidates(analysis, call(few))))
+    schedulers.check(analysis, params, call(few))
+    with pytest.raises(ScheduleError, match="64 bits"):
+        schedulers.check(analysis, params, call(many))
+
+
 def test_every_scheduler_is_met():
     """The programs above reach each scheduler of each target."""
     for target in CHIPS[:2]:
