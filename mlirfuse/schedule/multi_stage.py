@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from mlirfuse.analysis import stages
 from mlirfuse.analysis.phases import Analysis, late_outputs
-from mlirfuse.core.errors import ScheduleError
+from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.schedule import serialize
 from mlirfuse.schedule.scheduler import EmittedKernels, KernelSpec, Scheduler, Schedulers, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
@@ -81,7 +81,8 @@ class MultiStage(Scheduler[M]):
     def read(self, given: serialize.Attributes, analysis: Analysis, call: SizedCall) -> Tiling:
         for key in given:
             require(key in ("form", "stages"), f"no parameter '{key}': the parameters are form, stages")
-        form = given.get("form", "together" if analysis.finishing else "phases")
+        chosen = next(self.candidates(analysis, call), None)
+        form = given.get("form", chosen.own.form if chosen else "phases")
         stage_analyses = self._stages(analysis, form)
         count = len(stage_analyses)
         schedules = given.get("stages", [{}] * count)
@@ -102,8 +103,8 @@ class MultiStage(Scheduler[M]):
 
 @contextlib.contextmanager
 def _errors_of_stage(at: int) -> Iterator[None]:
-    """Prefix schedule errors with the stage that they concern."""
+    """Prefix errors with the stage that they concern."""
     try:
         yield
-    except ScheduleError as error:
+    except CompileError as error:
         raise ScheduleError(f"stage {at}: {error}") from error

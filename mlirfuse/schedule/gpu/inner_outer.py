@@ -11,7 +11,7 @@ from mlirfuse.analysis.phases import Analysis, row_extents
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu import async_copies
 from mlirfuse.schedule.gpu.access import access_of, hint_of
-from mlirfuse.schedule.gpu.inner_outer_body import LoopedRows, ResidentRows, streamed_rows, sums_bytes
+from mlirfuse.schedule.gpu.inner_outer_body import SummedRows, streamed_rows, sums_bytes
 from mlirfuse.schedule.gpu.row_body import row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
 from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
@@ -36,24 +36,24 @@ class InnerOuter(GpuScheduler):
         return bool(analysis.partials) and not analysis.finishing
 
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        rows, length = analysis.values(row_extents, call.sizes)
+        rows, _ = analysis.values(row_extents, call.sizes)
         blocks = analysis.partials[0].attrs["parts"]
         for p in self._uncompensated(analysis, call):
-            along = 0 if p.vectors_per_thread else length // (p.tx * p.access.lanes)
-            p = compensated(p, analysis, max(rows // (p.ty * blocks), along))
+            p = compensated(p, analysis, rows // (p.ty * blocks))
             # Limits the registers, of which ptxas would use more for compensated totals with 16-bit floats.
-            if p.compensation_interval and p.vectors_per_thread and analysis.once(_registers)[2]:
+            if p.compensation_interval and analysis.once(_registers)[2]:
                 p = p._replace(min_blocks_per_sm=max(p.min_blocks_per_sm, COMPENSATED_THREADS_PER_SM // (p.tx * p.ty)))
             yield p
 
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         access = access_of(analysis, False, call, hint_of(analysis, call))
         _, length = analysis.values(row_extents, call.sizes)
-        yield analysis.remembered(_first, access, length, call.properties)
+        first = analysis.remembered(_first, access, length, call.properties)
+        yield from [first] if first else []
         yield from _ordered(analysis, access, length, call.properties)
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
-        rows = (ResidentRows if spec.params.vectors_per_thread else LoopedRows)(spec)
+        rows = SummedRows(spec)
         rows.visit()
         return [rows.finish(rows.blocks)]
 
@@ -61,9 +61,6 @@ class InnerOuter(GpuScheduler):
         self.check_access(analysis, p, False, call)
         _, length = analysis.values(row_extents, call.sizes)
         lanes, threads = p.access.lanes, p.tx * p.ty
-        if not p.vectors_per_thread:
-            require(p.ty == 1 and not p.stages, "vectors_per_thread = 0: needs ty = 1 and stages = 0")
-            return
         covered, most = p.tx * p.width, MOST_REGISTER_ELEMENTS
         require(covered >= length, f"tx * vectors_per_thread * lanes = {covered}: a row has {length} elements")
         inside = min(p.vectors_per_thread, length // (p.tx * lanes))
@@ -79,12 +76,12 @@ class InnerOuter(GpuScheduler):
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 
 
-def _first(analysis: Analysis, *given) -> Tiling:
-    return next(_ordered(analysis, *given))
+def _first(analysis: Analysis, *given) -> Tiling | None:
+    return next(_ordered(analysis, *given), None)
 
 
 def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Iterator[Tiling]:
-    """Parameters for rows of this length, best first.
+    """Parameters for rows of this length, best first; none for rows that a block's registers do not hold.
 
     A block has as many rows as make 256 threads, or 128 if each widens many elements. If all threads have the same
     number of vectors, rows are copied through shared memory two iterations ahead. Otherwise one iteration ahead, for
@@ -117,7 +114,6 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
         first = p.tx > 8 if exact else odd
         yield from [*prefetched, p] if first else [p, *prefetched]
     yield from (p._replace(min_blocks_per_sm=r) for p in without_copies() for r in (2, 3, 4) if r * p.tx * p.ty <= 1024)
-    yield Tiling("inner_outer", access, 512 if length > 256 * lanes else 128)
 
 
 @functools.lru_cache
@@ -165,7 +161,7 @@ def separate_is_faster(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
     _, length = analysis.values(row_extents, call.sizes)
     streamed, shared = analysis.once(row_inputs)
     registers = p.vectors_per_thread * p.access.lanes * p.tx * (len(streamed) + len(shared) + len(analysis.partials))
-    if not p.vectors_per_thread or registers > REGISTERS:
+    if registers > REGISTERS:
         return True
     heuristics = heuristics_of(call.properties).inner_outer
     share = heuristics.beginning_elements if p.access.lanes == 1 else 1

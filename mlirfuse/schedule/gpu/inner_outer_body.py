@@ -3,12 +3,10 @@
 A block processes every ``blocks``-th group of ``ty`` rows. The next group's inputs are prefetched before the current
 one is computed. Within a row its threads reduce and write like :mod:`mlirfuse.schedule.gpu.rows`, and add the summands
 of the sums over rows to accumulators in registers. At the end the block combines those of its rows, and stores one
-partial sum. Rows too long for registers (``vectors_per_thread == 0``) are processed in a loop, with partial sums in
-memory."""
+partial sum."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,17 +27,26 @@ from mlirfuse.schedule.tiling import Tiling
 AfterBlock = Callable[[list[Val]], list[Val]]  # of the loop-carried values, after each block of iterations
 
 
-class _SummedRows(RowsBody):
-    """Kernel body with ``blocks`` blocks, each of which processes rows in a loop and computes partial sums over
-    them."""
+class SummedRows(RowsBody):
+    """Kernel body with ``blocks`` blocks, each of which processes rows in a loop and computes partial sums over them.
+    Rows are in registers, or copied to shared memory some iterations before; the sums over them are in registers."""
 
     def __init__(self, spec: KernelSpec):
         super().__init__(spec)
-        analysis = spec.analysis
+        analysis, p = spec.analysis, spec.params
         self.partials, self.blocks = analysis.partials, analysis.partials[0].attrs["parts"]
         sums = {op.result for op in self.partials}
         self.full = [v for v in self.full if v not in sums]
         self.number = self.wide(self.block)  # of this block, and its first iteration
+        self.streamed = analysis.once(streamed_rows)
+        over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
+        by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
+        self.narrow = [v for v in by_row if v not in self.streamed]  # with one element per row
+        self.same = [v for v in inputs if v not in by_row]  # shared by all rows
+        copied = self.streamed * p.vectors_per_thread
+        self.copies = AsyncCopies(self, copied, self.lanes, p.stages) if p.stages else None
+        # The offset in shared memory where a block combines the sums of its rows.
+        self.sums_offset = self.reserve_dynamic(sums_bytes(analysis, p)) if p.ty > 1 else 0
 
     def each_iteration(self, carried: list[Val], iteration, after_block=None) -> list[Val]:
         """Run ``iteration(number, carried)`` for every iteration of this block, and ``after_block(carried)`` after each
@@ -82,23 +89,6 @@ class _SummedRows(RowsBody):
     def where(self, place: Place):
         """A region that runs where the place is inside the row."""
         return nullcontext() if place.inside is None else self.leader(place.inside)
-
-
-class ResidentRows(_SummedRows):
-    """Rows in registers, or copied to shared memory some iterations before; the sums over them are in registers."""
-
-    def __init__(self, spec: KernelSpec):
-        super().__init__(spec)
-        analysis, p = spec.analysis, spec.params
-        self.streamed = analysis.once(streamed_rows)
-        over_rows, inputs = set(analysis.kept), at_own_index(analysis, analysis.inputs)
-        by_row = [v for v in inputs if over_rows & set(analysis.axes.flat(v))]
-        self.narrow = [v for v in by_row if v not in self.streamed]  # with one element per row
-        self.same = [v for v in inputs if v not in by_row]  # shared by all rows
-        copied = self.streamed * p.vectors_per_thread
-        self.copies = AsyncCopies(self, copied, self.lanes, p.stages) if p.stages else None
-        # The offset in shared memory where a block combines the sums of its rows.
-        self.sums_offset = self.reserve_dynamic(sums_bytes(analysis, p)) if p.ty > 1 else 0
 
     # Prefetched values are bound by their indices, so that those along a row are computed once, before the loop.
 
@@ -244,93 +234,6 @@ class ResidentRows(_SummedRows):
                 addresses = (address(e.const(y, dt.i32), vector) for y in range(p.ty))
                 partial_sums = [self.shared_load(at, sums[0].dtype, lanes, align) for at in addresses]
                 self.k.store(op.result, self.partial_env(op, place), red.in_pairs(e.add, partial_sums))
-
-
-class LoopedRows(_SummedRows):
-    """Rows that are read again in each phase; the sums over them are in memory."""
-
-    def __init__(self, spec: KernelSpec):
-        super().__init__(spec)
-        self.rounding_errors: dict[Op, Memory] = {}
-
-    def along_row(self, row: Env, carried: list[Val], visit, loop=None) -> list[Val]:
-        """Run ``visit(place, carried)`` along a row, in a ``loop``."""
-        zero, length = self.e.const(0, self.index), self.size(self.length)
-
-        def one(i: Val, state: list[Val]) -> list[Val]:
-            return visit(self.at(row, self.e.add(i, self.x_base)), state)
-
-        return (loop or self.loop)(zero, length, self.p.tx * self.lanes, carried, one)
-
-    def sums_along(self, row: Env, phase: list[Op]) -> list[tuple[Val, ...]]:
-        """The accumulators of a row's reductions."""
-
-        def visit(place: Place, state: list[Val]) -> list[Val]:
-            return self.accumulated(phase, [place], state)
-
-        def run(carried: list[Val], loop) -> list[Val]:
-            return self.along_row(row, carried, visit, loop)
-
-        return self.totals(phase, self.p.compensation_interval, self.nothing(phase), run)
-
-    def visit(self) -> None:
-        """Compute all rows of this block."""
-        if self.p.compensation_interval:  # rounding errors are stored in a buffer of the sums' layout
-            for op in filter(compensated_sums.rounded, self.partials):
-                memory = self.k.memories[op.result]
-                pointer = self.args.temporary((op, "rounding errors"), sz.mul(op.result.numel, memory.dtype.bytes))
-                self.rounding_errors[op] = dataclasses.replace(memory, pointer=pointer)
-        self.along_row(self.env_of(self.e.const(0, self.index)), [], self.clear)
-
-        def iteration(row: Val, _) -> None:
-            here = self.env_of(row)
-            for phase in self.phases:
-                self.reduced(phase, self.sums_along(here, phase), here)
-            self.along_row(here, [], self.write_and_add)
-            self.write_small(here)
-
-        self.each_iteration([], iteration)
-        if self.rounding_errors:
-            self.along_row(self.env_of(self.e.const(0, self.index)), [], self.settle)
-
-    def clear(self, place: Place, _) -> None:
-        """Set the sums of these columns to 0."""
-        for op in self.partials:
-            zero = self.e.const(0, op.operands[0].dtype.compute, self.lanes)
-            self.put_sum(op, place, [zero] * (2 if op in self.rounding_errors else 1))
-
-    def write_and_add(self, place: Place, _) -> None:
-        """Write a row's outputs at one place, and add its summands to the sums."""
-        for op in self.partials:
-            summand = self.summand(op, place)
-            before = self.sum_at(op, place)
-            if op in self.rounding_errors:
-                self.put_sum(op, place, compensated_sums.added(self.e, [op], before, [summand]))
-            else:
-                self.put_sum(op, place, [self.e.add(before[0], summand)])
-        self.store(self.full, place)
-
-    def settle(self, place: Place, _) -> None:
-        """Add the rounding errors to the sums of these columns."""
-        for op in self.rounding_errors:
-            self.put_sum(op, place, compensated_sums.settled(self.e, [op], self.sum_at(op, place)))
-
-    def sum_at(self, op: Op, place: Place) -> list[Val]:
-        """This block's partial sum, and its rounding error if it is compensated."""
-        value = self.k.reload(op.result, self.partial_env(op, place))
-        if op not in self.rounding_errors:
-            return [value]
-        return [value, self.buffer_load(self.rounding_errors[op], self._offset(op, place), value.dtype, self.lanes)]
-
-    def put_sum(self, op: Op, place: Place, vals: list[Val]) -> None:
-        """Store the components that :meth:`sum_at` returns, or only the sum."""
-        self._store_own_partial(op, place, vals[0])
-        for val in vals[1:]:
-            with self.where(place):
-                self.buffer_store(self.rounding_errors[op], self._offset(op, place), val)
-
-    def _offset(self, op: Op, place: Place) -> Val:
-        return self.k.scalar(self.k.offset(op.result, self.partial_env(op, place)).base)
 
 
 def streamed_rows(analysis: Analysis) -> list[Value]:

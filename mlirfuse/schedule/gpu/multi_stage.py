@@ -23,6 +23,7 @@ class GpuMultiStage(MultiStage[DeviceProperties]):
 
     def __init__(self, schedulers: Schedulers[DeviceProperties]):
         super().__init__(schedulers, joint.online, {"together": stages.together, "apart": stages.apart})
+        self.one_pass = inner_outer.InnerOuter()
 
     def takes(self, analysis: Analysis) -> bool:
         return bool(analysis.finishing) or super().takes(analysis)
@@ -31,12 +32,12 @@ class GpuMultiStage(MultiStage[DeviceProperties]):
         if not analysis.finishing:
             return
         rows, sums = analysis.once(stages.together)
-        found = self.schedulers.candidates(rows, call)
+        found: Iterator[Tiling] = self.one_pass.candidates(rows, call)
         separate = inner_outer.rereading_is_cheaper(rows, call.sizes)
         if not separate:
-            first = next(found)
-            separate = inner_outer.separate_is_faster(rows, first, call)
-            found = itertools.chain([first], found)
+            first = next(found, None)
+            separate = first is None or inner_outer.separate_is_faster(rows, first, call)
+            found = itertools.chain([first] if first else [], found)
         if separate:
             yield self.in_form("apart", analysis, call)
         sizes = tuple([(name, call.sizes[name]) for name in sums.once(_symbols)])

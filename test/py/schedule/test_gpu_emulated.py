@@ -1122,7 +1122,7 @@ def sums_of_standardized_rows(g, x, w):
 def shapes_of(params):
     """Of one pass over rows and the sums over them: what differs from one kind of kernel to another."""
     p = params.own.schedules[0]
-    return p.tx <= 32, p.ty > 1, p.vectors_per_thread > 1, p.vectors_per_thread == 0, p.stages, p.min_blocks_per_sm > 1
+    return p.tx <= 32, p.ty > 1, p.vectors_per_thread > 1, p.stages, p.min_blocks_per_sm > 1
 
 
 @pytest.mark.thorough
@@ -1133,7 +1133,7 @@ def shapes_of(params):
 )
 def test_rows_and_sums_over_them(fn, chip, rows, columns, two_multiprocessors):
     """In one pass: by threads of a warp or more, one row or several at a time, which no number of blocks divides, on
-    their way through shared memory or not, and in loops; and apart."""
+    their way through shared memory or not; and apart."""
     inputs = [normal(rows, columns), normal(rows, columns) + 1, normal(columns) + 2][: 2 if fn is norm_backward else 3]
     seen = set()
 

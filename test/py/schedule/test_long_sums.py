@@ -303,10 +303,9 @@ def test_variances_of_many_turns():
     check(lambda x: x.var(0), x, changed=few_threads, candidates=1, bound=5e-3)
 
 
-@pytest.mark.parametrize("looped", [False, True])
-def test_sums_over_many_rows_beside_reductions_in_them(looped, two_multiprocessors):  # noqa: F811
+def test_sums_over_many_rows_beside_reductions_in_them(two_multiprocessors):  # noqa: F811
     """What each block of threads adds up of its rows."""
-    together = lambda p: p.own.form == "together" and (p.own.schedules[0].vectors_per_thread == 0) is looped  # noqa: E731
+    together = lambda p: p.own.form == "together"  # noqa: E731
     inputs = [long_equal(2000, 32), long_equal(2000, 32)]
     check(norm_backward, *inputs, only=together, changed=few_threads, candidates=1, bound=2 * STEADY)
 
