@@ -148,6 +148,7 @@ has_storage = _use("torch._C", "_has_storage")
 functorch_interpreter = _use("torch._C._functorch", "peek_interpreter_stack")
 current_graph_task_id = _use("torch._C", "_current_graph_task_id", missing=lambda: -1, instead="CUDA graphs alone")
 keeps_graph = _use("torch._C", "_autograd._get_current_graph_task_keep_graph")
+saved_tensors_hooks = _use("torch._C", "_autograd._top_saved_tensors_default_hooks")
 reinterpret_tensor = _use(
     "torch._C", "_dynamo.guards._reinterpret_tensor", missing=torch.as_strided, instead="torch.as_strided"
 )

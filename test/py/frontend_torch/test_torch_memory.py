@@ -103,14 +103,15 @@ def test_donated_tensors_are_written_over():
         assert torch.equal(before, y)
 
 
-def test_saved_tensors_that_hooks_hold_are_not_written_over():
-    """What ``saved_tensors_hooks`` packed belongs to the user, who may read it after the backward."""
+@pytest.mark.parametrize("keep", [lambda x: x, torch.Tensor.detach, lambda x: x.flatten()[::2]])
+def test_saved_tensors_that_hooks_hold_are_not_written_over(keep):
+    """What ``saved_tensors_hooks`` packed, or views of it, belong to the user, who may read it after the backward."""
     torch._dynamo.reset()
     given = [torch.randn(8, 8) for _ in range(2)] + [torch.randn(8, 8, requires_grad=True)]
     run = torch.compile(own, backend="mlirfuse", options={"fallback": False})
     for _ in range(4):
         held: list[torch.Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, held=held: held.append(x) or x, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, held=held: held.append(keep(x)) or x, lambda x: x):
             y = run(*given)
         before = [x.detach().clone() for x in held]
         assert len(held) > 1

@@ -13,7 +13,12 @@ from mlirfuse import _native
 from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.execution import shims
 from mlirfuse.frontend.torch.lower import Lowered
-from mlirfuse.frontend.torch.torch_private import disable_current_modes, is_zero_tensor, keeps_graph
+from mlirfuse.frontend.torch.torch_private import (
+    disable_current_modes,
+    is_zero_tensor,
+    keeps_graph,
+    saved_tensors_hooks,
+)
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import memory_of
 from mlirfuse.runtime.host_program import HostProgram
@@ -75,6 +80,8 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
 
     limited: Any = run if lowered.device.type == "cuda" else _with_torchs_threads(run)
     limited._boxed_call = True
+    if lowered.saved:
+        return _noting_hooks(limited)
     donating = _copying_donated(limited, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
     return _with_zeros_in_memory(donating, lowered.tangents)
 
@@ -115,6 +122,23 @@ def _as_torch_error(error: IndexError) -> IndexError:
     return IndexOutOfRangeError(*error.args) if type(error) is IndexError else error
 
 
+_hooks_seen = False  # whether saved tensors were ever given to hooks, which may have kept views of them
+
+
+def _noting_hooks(run: Boxed) -> Boxed:
+    """``run``, of a forward: sets :data:`_hooks_seen` where ``saved_tensors_hooks`` will be given what it saves."""
+    hooks = saved_tensors_hooks
+
+    def run_forward(args: list[Any]) -> list[Any]:
+        global _hooks_seen
+        if hooks(True) is not None:
+            _hooks_seen = True
+        return run(args)
+
+    run_forward._boxed_call = True  # type: ignore[attr-defined]
+    return run_forward
+
+
 def _copying_donated(run: Boxed, donated: list[int]) -> Boxed:
     """``run`` with copies of the donated inputs that somebody else may read: a second backward, or who holds a saved
     tensor that ``saved_tensors_hooks`` or a node of autograd's graph gave out."""
@@ -123,7 +147,7 @@ def _copying_donated(run: Boxed, donated: list[int]) -> Boxed:
     keeps, references = keeps_graph, sys.getrefcount
 
     def run_or_copy(args: list[Any]) -> list[Any]:
-        kept = keeps()
+        kept = keeps() or _hooks_seen
         for k in donated:
             if kept or references(args[k]) > _ALONE:
                 args[k] = args[k].clone()
