@@ -45,7 +45,7 @@ def flat(graph: Graph) -> Flat:
 
     body = block(graph.body)
     layouts = [layout and (layout.strides, layout.align) for layout in graph.layouts]
-    last = graph.numbers, graph.windows, graph.donated, graph.equal
+    last = graph.numbers, graph.windows, graph.donated, graph.equal, graph.hints
     rest = graph.scalars, graph.aliases, graph.device, graph.parts, graph.result_parts, *last
     return values, groups, segments, graph.name, body, layouts, rest
 

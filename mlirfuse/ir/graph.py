@@ -224,7 +224,8 @@ class Graph:
     (`fusion-split-complex`); the "bits" of float8 (`fusion-narrow-floats`). ``numbers``: the symbols that a call
     defines by an argument that is a number, not by a tensor's shape. ``donated``: the arguments that the caller no
     longer needs: results may be written over them. ``equal``: the pairs of sizes that each
-    call has to meet, of a graph read from text; None: the front end that made the graph ensures them.
+    call has to meet, of a graph read from text; None: the front end that made the graph ensures them. ``hints``: values
+    of symbols in a typical call, where one is known, for predictions: the first call's.
     """
 
     name: str
@@ -239,6 +240,7 @@ class Graph:
     windows: dict[int, Window] = field(default_factory=dict)
     donated: set[int] = field(default_factory=set)
     equal: list[tuple[Size, Size]] | None = None
+    hints: dict[str, int] = field(default_factory=dict)
 
     @property
     def args(self) -> list[Value]:
@@ -319,4 +321,5 @@ class Graph:
             dict(self.windows),
             set(self.donated),
             self.equal and list(self.equal),
+            dict(self.hints),
         )

@@ -327,9 +327,13 @@ class Substitution:
         return size
 
 
-def supposed(size: Size) -> int:
-    """Return the value for large symbols: to compare sizes before they are known."""
-    return substitute(size, dict.fromkeys(symbols(size), 1024))
+_SUPPOSED = 1024
+
+
+def supposed(size: Size, hints: Mapping[str, int] | None = None) -> int:
+    """Return the value in a typical call, to compare sizes before they are known: by ``hints`` of symbols; others are
+    large."""
+    return substitute(size, {**dict.fromkeys(symbols(size), _SUPPOSED), **(hints or {})})
 
 
 _OFTEN = 8  # evaluations after which a size is compiled to a function

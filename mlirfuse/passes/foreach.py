@@ -65,7 +65,7 @@ class ForeachPass(Pass):
     def run(self, graph: Graph) -> None:
         self.users, self.returned = graph.body.users(), set(graph.returns)
         self.layouts = dict(zip(graph.args, graph.layouts))
-        self.by_value = {graph.args[k] for k in graph.scalars}
+        self.by_value, self.hints = {graph.args[k] for k in graph.scalars}, graph.hints
         ordered = self._ordered(graph)
         out: list[Op] = []
         run: list[Op] = []
@@ -90,7 +90,7 @@ class ForeachPass(Pass):
             inside = set(ops)
             read = {v for op in ops for v in uses(op) if v.op not in inside}
             given = {v for op in ops for v in op.results if not inside.issuperset(self.users.get(v, ()))}
-            taken = sum(sz.supposed(v.numel) * v.dtype.bytes for v in given if v.dtype is not None)
+            taken = sum(sz.supposed(v.numel, self.hints) * v.dtype.bytes for v in given if v.dtype is not None)
             if read <= arguments and given.isdisjoint(self.returned) and taken <= min(room, self.early // _FEW):
                 first.add(unit)
                 room -= taken

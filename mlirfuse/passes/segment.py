@@ -95,7 +95,7 @@ class SegmentPass(Pass):
                 raise PassError(f"{option} is the name of a device whose coefficients are known: {', '.join(known)}")
         self.log: list[Decision] = []  # the merges that were tried, for readers after the pass
         self._layouts = {v: layout for v, layout in zip(graph.args, graph.layouts) if layout is not None}
-        self._own = graph.own_results
+        self._own, self._hints = graph.own_results, graph.hints
         self._block(graph.body, {graph.args[k] for k in graph.scalars}, {graph.args[k] for k in graph.aliases.values()})
         traffic.annotate(graph)
         graph.number()
@@ -118,9 +118,8 @@ class SegmentPass(Pass):
             free = self._free(members, users, returned, scalars)
             unread = scalars.union(op.result for op in free)
             used = [op for op in members if op not in free]
-            drafts = SegmentDrafts(
-                used, axes, users, returned, unread, written, self._layouts, self.repeated, bool(self.prices)
-            )
+            given = used, axes, users, returned, unread, written, self._layouts, self.repeated, bool(self.prices)
+            drafts = SegmentDrafts(*given, self._hints)
             prices = Prices(drafts, costs.DEVICES[self.prices]) if self.prices else None
             cuts = Prices(drafts, splits.DEVICES[self.splits]) if self.splits else None
             segmenter = Segmenter(drafts, prices, cuts)

@@ -170,6 +170,8 @@ def to_text(graph: Graph, locations: bool = False, numbers: bool = True) -> str:
     stated = [f'fusion.device = "{graph.device}"'] if graph.device else []
     if equal := needed_equalities(graph):
         stated.append(f"fusion.equal = {attribute([f'{a} == {b}' for a, b in equal])}")
+    if graph.hints:
+        stated.append(f"fusion.hints = {attribute([f'{s} = {n}' for s, n in sorted(graph.hints.items())])}")
     attributes = f" attributes {{{', '.join(stated)}}}" if stated else ""
     body = "\n".join(printer.lines)
     name = graph.name if re.fullmatch(r"[A-Za-z_][\w$.]*", graph.name, re.ASCII) else quoted(graph.name)

@@ -176,6 +176,14 @@ class Reader:
                     graph.result_parts[k] = _part(named, f"result {k}")
         if "fusion.device" in func.attributes:
             graph.device = of_type(func.attributes["fusion.device"], TEXT)
+        for text in (
+            _given(func.attributes, "fusion.hints", TEXTS, "function") if "fusion.hints" in func.attributes else ()
+        ):
+            name, equals, value = text.partition(" = ")
+            if not equals or not value.removeprefix("-").isdecimal():
+                raise FusionIRError(f'fusion.hints: "{text}" is not a symbol and its value with = between them')
+            graph.hints[name] = int(value)
+        self.check_declared(set(graph.hints))
         graph.equal = []
         for text in (
             _given(func.attributes, "fusion.equal", TEXTS, "function") if "fusion.equal" in func.attributes else ()

@@ -20,7 +20,6 @@ from mlirfuse.frontend.torch.attention import selection
 from mlirfuse.frontend.torch.execution.cuda_graphs import Recorder
 from mlirfuse.frontend.torch.execution.eager import op_by_op, where_transformed
 from mlirfuse.frontend.torch.execution.execute import Boxed, boxed, host_program, target_of
-from mlirfuse.frontend.torch.fx import sizes
 from mlirfuse.frontend.torch.lower import Lowered, lower, main_device
 from mlirfuse.frontend.torch.options import Options, checked
 from mlirfuse.frontend.torch.reports import failure_reports, recompiles, traces
@@ -195,8 +194,7 @@ def lower_to_host(
     pipelines.lower_to_segments(lowered.graph, target.properties, after, foreach=True)
     traces.graph(which, "segmented", lowered.graph)
     if events.GraphSegmented.observers:
-        inputs = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-        events.report(events.GraphSegmented(lowered.graph, sizes.hinted(lowered.symbols, inputs)))
+        events.report(events.GraphSegmented(lowered.graph, lowered.graph.hints))
     host = host_program(lowered, failed)
     undeclared = set(host.symbols) - set(lowered.symbols)
     if undeclared:  # Dynamo gives each symbol as an input; AOTAutograd alone does not

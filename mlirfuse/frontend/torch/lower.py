@@ -87,6 +87,7 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
     lowered.tangents = [  # a subclass's parts are tangents too, and not all of them tensors (DTensor's mesh)
         k for k, what in enumerate(given) if isinstance(what, torch.Tensor) and inputs[k].name.startswith("tangents")
     ]
+    lowered.graph.hints = sizes.hinted(lowered.symbols, given) if lowered.symbols else {}
     lowered.graph.donated = {k for k, index in enumerate(lowered.tensors) if index in donated and index in alone}
     return lowered
 

@@ -91,16 +91,18 @@ class SegmentDrafts:
         layouts: Mapping[Value, Layout],
         repeated: int,
         priced: bool = False,
+        hints: Mapping[str, int] | None = None,
     ):
         """``unread``: values that are not read from memory; ``written``: arguments that the program overwrites;
         ``layouts``: of arguments, where known; ``repeated``: the most instructions of recomputation for each element of
-        a value, before it is stored; ``priced``: predicted times decide that instead."""
+        a value, before it is stored; ``priced``: predicted times decide that instead; ``hints``: values of symbols, for
+        predictions."""
         self.axes = axes
         self.bits: dict[Axis, int] = {}
         self.mask: dict[Value, int] = {}
         self.dims: dict[Value, list] = {}
         self.users, self.returned, self.unread, self.written = users, returned, unread, written
-        self.layouts, self.repeated, self.priced = layouts, repeated, priced
+        self.layouts, self.repeated, self.priced, self.hints = layouts, repeated, priced, hints
         self.counts: dict[Value, int] = {}
         self.members: dict[float, Op] = dict(enumerate(members))
         self.order: dict[Op, float] = {op: k for k, op in enumerate(members)}
@@ -111,10 +113,10 @@ class SegmentDrafts:
         self.draft = dict(zip(members, self.all))
 
     def elements(self, value: Value) -> int:
-        """Return the number of elements of ``value`` for large sizes: to compare tensors with each other."""
+        """Return the number of elements of ``value`` in a typical call: to compare tensors with each other."""
         found = self.counts.get(value)
         if found is None:
-            found = self.counts[value] = max(1, sz.supposed(value.numel))
+            found = self.counts[value] = max(1, sz.supposed(value.numel, self.hints))
         return found
 
     def work(self, draft: SegmentDraft) -> Work | None:

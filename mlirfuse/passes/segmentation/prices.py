@@ -72,7 +72,7 @@ class Prices:
     def _length(self, mask: int) -> int:
         if mask not in self.lengths:
             axes = [axis for axis, bit in self.drafts.bits.items() if bit & mask]
-            self.lengths[mask] = sz.supposed(sz.product(axis.size for axis in axes))
+            self.lengths[mask] = sz.supposed(sz.product(axis.size for axis in axes), self.drafts.hints)
         return self.lengths[mask]
 
 

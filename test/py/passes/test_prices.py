@@ -14,8 +14,11 @@ from counting import lines_of
 from mlirfuse.analysis import cost
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.device_properties import DeviceProperties
+from mlirfuse.core.errors import FusionIRError
+from mlirfuse.dialects import fusion
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import run_pipeline
@@ -26,7 +29,7 @@ CUT = "fusion-group{single-op=true horizontal=true},fusion-segment{prices=h200}"
 LONG, SHORT = 100_000, 200  # rows of 64 columns: columns that a multiprocessor does not keep, and those that it does
 
 
-def columns(rows: int, costly: int, dtype=dt.f32) -> Graph:
+def columns(rows: sz.Size, costly: int, dtype=dt.f32) -> Graph:
     """Gradients of two arrays as in a batch norm's backward: sums over rows of what ``costly`` sines of an element
     give, and for each element what depends on the sums."""
     graph = Graph("f", Block([Value(dtype, (rows, 64)), Value(dtype, (rows, 64))]))
@@ -65,6 +68,27 @@ def test_what_long_columns_repeat_is_stored_once():
 @pytest.mark.parametrize("rows, costly", [(LONG, 0), (SHORT, 8)], ids=["cheap", "short"])
 def test_one_kernel_where_it_is_faster(rows, costly):
     assert len(cut(columns(rows, costly))) == 1
+
+
+def read_back(graph: Graph) -> Graph:
+    return fusion.read(fusion.parse(fusion.to_module_text([graph])))[0]
+
+
+@pytest.mark.parametrize("rows, segments", [(LONG, 2), (SHORT, 1)])
+def test_hints_decide_for_sizes_that_change(rows, segments):
+    """As the numbers themselves do, also in a graph that is read from its text."""
+    symbolic = columns(sz.symbol("s0"), 8)
+    symbolic.hints = {"s0": rows}
+    for graph in (columns(rows, 8), symbolic.copy(), read_back(symbolic)):
+        assert len(cut(graph)) == segments
+
+
+def test_hints_name_sizes_of_the_graph():
+    graph = columns(sz.symbol("s0"), 1)
+    for hints, message in (({"s1": 5}, "has the size 's1'"), ({"s0": 2.5}, "is not a symbol and its value")):
+        graph.hints = hints
+        with pytest.raises(FusionIRError, match=message):
+            read_back(graph)
 
 
 def test_the_cut_goes_through_the_narrowest_values():
