@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mlirfuse.core import config
 from mlirfuse.core.errors import has_line, located, warn
 from mlirfuse.frontend.numpy.loops import helpers
+from mlirfuse.frontend.numpy.syntax import NoSource, NotOutlinable
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Loop
@@ -47,9 +48,10 @@ class EagerFunction:
         from mlirfuse.frontend.numpy.loops import outline
 
         try:
-            return outline.outlined(self.original)  # type: ignore[arg-type]  # has_loops: a function
-        except outline.NoSource:
-            self._remedy = "\nIts loops run as Python because its source cannot be read: define it in a file"
+            return outline.Outlined(self.original)  # type: ignore[arg-type]  # has_loops: a function
+        except NotOutlinable as error:
+            if isinstance(error, NoSource):
+                self._remedy = "\nIts loops run as Python because its source cannot be read: define it in a file"
             return None
 
     @functools.cached_property

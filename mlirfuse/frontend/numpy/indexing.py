@@ -390,39 +390,33 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     return into_out(wrap(t, forced(t, taken, "C")), out, "take")  # unlike indexing's, whatever the order of x
 
 
-def _along(arr, indices, axis) -> tuple[TracedArray, TracedArray, int]:
-    """The operands of a function with an index per element along ``axis`` (None: of the flattened array)."""
+def _along(arr, indices, axis) -> tuple[TracedArray, Value, int, list[Size]]:
+    """The operands of a function with an index per element along ``axis`` (None: of the flattened array), and the
+    indices' shape broadcast to the array's but for this axis."""
     (x, axis), index = flat_axis(asarray(arr), axis), asarray(indices)
     if index.ndim != x.ndim:
         fail(ValueError, "`indices` and `arr` must have the same number of dimensions")
-    t = x._trace
-    return x, indices_of(t, indices if isinstance(indices, np.ndarray) else index, t.shape(x._value)[axis], axis), axis
-
-
-def _broadcast_beside(t, axis: int, shape, given) -> list[Size]:
-    """The shape of an index array of the shape ``given``, broadcast to ``shape`` but for one axis."""
-    pairs = enumerate(zip(shape, given))
-    return [m if k == axis or n == m else broadcast_shape(t, [(n,), (m,)])[0] for k, (n, m) in pairs]
+    t, shape = x._trace, x._trace.shape(x._value)
+    index = indices_of(t, indices if isinstance(indices, np.ndarray) else index, shape[axis], axis)
+    pairs = enumerate(zip(shape, t.shape(index._value)))
+    given = [m if k == axis or n == m else broadcast_shape(t, [(n,), (m,)])[0] for k, (n, m) in pairs]
+    return x, index.value, axis, given
 
 
 @implements(np.take_along_axis)
 def take_along_axis(arr, indices, axis=-1):
-    x, index, axis = _along(arr, indices, axis)
+    x, index, axis, given = _along(arr, indices, axis)
     t = x._trace
-    shape = t.shape(x._value)
-    given = _broadcast_beside(t, axis, shape, t.shape(index._value))
-    target = [*given[:axis], shape[axis], *given[axis + 1 :]]
-    operands = broadcast_value(t, x.value, target), broadcast_value(t, index.value, given)
+    target = [*given[:axis], t.shape(x._value)[axis], *given[axis + 1 :]]
+    operands = broadcast_value(t, x.value, target), broadcast_value(t, index, given)
     return wrap(t, t.emit("take_along_axis", *operands, axis=axis))
 
 
 @implements(np.put_along_axis)
 def put_along_axis(arr, indices, values, axis):
-    x, index, axis = _along(arr, indices, axis)
+    x, index, axis, given = _along(arr, indices, axis)
     t = x._trace
-    shape = t.shape(x._value)
-    given = _broadcast_beside(t, axis, shape, t.shape(index._value))
-    at = broadcast_value(t, from_start(t, index.value, shape[axis]), given)
+    at = broadcast_value(t, from_start(t, index, t.shape(x._value)[axis]), given)
     source = value_of(t, operand(t, values), x._value.dtype)
     if source.rank:
         source = broadcast_to(TracedArray(t, source), [t.sym(n) for n in given]).value

@@ -11,7 +11,7 @@ import numpy as np
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.effects import give_up
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import at_users_line
 from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 
@@ -52,10 +52,8 @@ def attribute(x, name, *default):
         return getattr(x, name, *default)
     if not hasattr(type_of(x), name):
         return default[0]
-    try:
+    with at_users_line(AttributeError, kind=TraceError):
         return getattr(x, name)
-    except AttributeError as error:
-        fail(TraceError, str(error))
 
 
 def length(x):

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import at_users_line, fail
 from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn, SymInt
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray
@@ -85,10 +85,8 @@ def value_of(t, x, dtype: DType, wrapping: bool = False) -> Value:
             if not wrapping:
                 fail(OverflowError, f"Python integer {x} out of bounds for {dtype.numpy.name}")
             x = (x - low) % 2**dtype.bits + low
-    try:
+    with at_users_line(OverflowError):
         return t.builder.constant(x, dtype)
-    except OverflowError as error:
-        fail(OverflowError, str(error))
 
 
 def _check_weak_int(t, x, dtype: DType) -> None:

@@ -18,7 +18,7 @@ from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.registry import UFUNCS
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import at_users_line
 from mlirfuse.frontend.numpy.stand_in import StandIn, SymInt, integer_of
 from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, store
@@ -59,10 +59,8 @@ def is_true(x: TracedScalar) -> bool:
 def python_value(function: Callable, operands: Sequence[Any]) -> Any:
     """``function`` of the values in this call, to which the trace is specialized. Raises Python's error at the user's
     line."""
-    try:
+    with at_users_line(ArithmeticError, TypeError, ValueError):
         return function(*map(concrete, operands))
-    except (ArithmeticError, TypeError, ValueError) as error:
-        return fail(type(error), str(error))
 
 
 def _kind(x: Any) -> type | None:
@@ -152,10 +150,8 @@ def scalar_operator(function, *inputs):
     if ufunc is np.power and kind is float:
         weak = [float] * 2  # also int to a negative int
     kinds = tuple([int if w is bool and kind is not bool else np.dtype(bool) if w is bool else w for w in weak])
-    try:
+    with at_users_line(TypeError):
         types = loop_types(ufunc, kinds)
-    except TypeError as error:
-        fail(TypeError, str(error))
     value = UFUNCS[ufunc](
         t, [value_of(t, x, d) for x, d in zip(operands, types)], types[: ufunc.nin], types[ufunc.nin :]
     )
@@ -226,14 +222,10 @@ def _in_place_method(ufunc, function):
     arithmetic = _binary_method(ufunc, function, False)
 
     def method(self, other):
-        if self._scalar:
-            return arithmetic(self, other)
         result = arithmetic(self, other)
-        if result is NotImplemented:
+        if self._scalar or result is NotImplemented:
             return result
-        t = self._trace
-        store(t, self, result.value, ufunc.__name__)
-        return self
+        return store(self._trace, self, result.value, ufunc.__name__)
 
     return method
 
@@ -245,11 +237,7 @@ def _unary_method(ufunc, function):
     return method
 
 
-_METHODS: dict[str, Callable] = {
-    "__divmod__": lambda self, other: (self // other, self % other),
-    "__rdivmod__": lambda self, other: (other // self, other % self),
-    "__contains__": lambda self, item: (self == item).any(),
-}
+_METHODS: dict[str, Callable] = {"__contains__": lambda self, item: (self == item).any()}
 for _u, _f in BINARY.values():
     _METHODS[f"__{name_of(_f)}__"] = _binary_method(_u, _f, False)
     _METHODS[f"__r{name_of(_f)}__"] = _binary_method(_u, _f, True)

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import at_users_line, fail
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import dtypes as dt
@@ -52,10 +52,8 @@ def sum_type(dtype: DType) -> DType:
 
 def dtype_of(dtype) -> DType:
     """An element type from a dtype argument. Raises UnsupportedError."""
-    try:
+    with at_users_line(TypeError, kind=UnsupportedError):
         return dt.of(dtype)
-    except TypeError as error:
-        fail(UnsupportedError, str(error))
 
 
 def _bfloat16_as_half(find):
@@ -99,10 +97,8 @@ def _result_type(kinds: tuple) -> tuple[DType]:
 
 def result_type_of(kinds: tuple) -> DType:
     """NumPy's common dtype of dtypes, and of int, float and complex for Python numbers."""
-    try:
+    with at_users_line(TypeError):
         return _result_type(kinds)[0]
-    except TypeError as error:
-        fail(TypeError, str(error))
 
 
 def resolve(ufunc, operands):

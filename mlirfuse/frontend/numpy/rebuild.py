@@ -27,7 +27,8 @@ from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.created_array import creation_stand_in
 from mlirfuse.frontend.numpy.effects import ACTING_MODULES, CONCURRENT, acts, is_concurrent, stop
 from mlirfuse.frontend.numpy.graph_breaks.calls import LibraryObject, lazy, library_function, vectorized
-from mlirfuse.frontend.numpy.registry import CREATION
+from mlirfuse.frontend.numpy.registry import CREATION, HELPERS
+from mlirfuse.frontend.numpy.scope import UNSET, content_of
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -147,8 +148,8 @@ class StandIns:
         if action is not None:
             return _Acting(action)
         if isinstance(value, types.FunctionType):
-            known = special.function_of(value) is not None or not _is_users(value.__code__.co_filename)
-            return self._created(value) if known else self._function(value)
+            traced = value in HELPERS or (special.function_of(value) is None and _is_users(value.__code__.co_filename))
+            return self._function(value) if traced else self._created(value)
         if isinstance(value, types.ModuleType):
             name = value.__name__
             file = getattr(value, "__file__", None)
@@ -209,19 +210,15 @@ class StandIns:
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         if id(cell) not in self._cells:
-            self._cells[id(cell)] = (cell, types.CellType(), _EMPTY)
+            self._cells[id(cell)] = (cell, types.CellType(), UNSET)
         return self._cells[id(cell)][1]
 
     def _fill(self, cell: types.CellType) -> None:
-        _, created, content = self._cells[id(cell)]
-        if content is not _EMPTY:
-            return
-        try:
-            content = self.of(cell.cell_contents)
-        except ValueError:  # an empty cell
-            return
-        created.cell_contents = content
-        self._cells[id(cell)] = (cell, created, content)
+        _, created, known = self._cells[id(cell)]
+        content = content_of(cell)
+        if known is UNSET and content is not UNSET:
+            created.cell_contents = self.of(content)
+            self._cells[id(cell)] = (cell, created, created.cell_contents)
 
     def written(self) -> str | None:
         """A global or enclosing-scope variable that the trace has written, in its own copy; not the registry in which
@@ -231,12 +228,8 @@ class StandIns:
                 if name not in ("__builtins__", "__warningregistry__", *_OF_MODULES):
                     return f"the global {name}"
         for _, created, content in self._cells.values():
-            try:
-                if created.cell_contents is not content:
-                    return "a variable of an enclosing function"
-            except ValueError:
-                if content is not _EMPTY:
-                    return "a variable of an enclosing function"
+            if content_of(created) is not content:
+                return "a variable of an enclosing function"
         return None
 
 
@@ -288,8 +281,7 @@ def as_traced(fn):
     return fn if trace is None or trace.stand_ins is None else trace.stand_ins.of(fn)
 
 
-_EMPTY = object()
-_REPLACED_MODULES = ACTING_MODULES | {"numpy", "datetime", "json", "operator", "os", "sys"}
+_REPLACED_MODULES = ACTING_MODULES | {"numpy", "numpy._core.numeric", "datetime", "json", "operator", "os", "sys"}
 
 
 class _Acting:

@@ -18,6 +18,7 @@ COMPLEX: dict = {}  # the same for complex operands, where the op itself does no
 
 
 CREATION: dict = {}  # NumPy creation function -> ours, which may take extents of traced arrays
+HELPERS: set = set()  # functions that NumPy calls in its own, traced as those are: no protocol dispatches them
 METHODS: dict = {}  # (ufunc, its method) -> ours: np.add.reduce …
 
 
@@ -43,9 +44,9 @@ def creates(*numpy_functions):
     return registers(CREATION, *numpy_functions)
 
 
-def lowers(*ufuncs, rules=UFUNCS):
-    """Decorator: registers the lowering rule of these ufuncs; ``rules``: :data:`COMPLEX` for complex operands."""
-    return registers(rules, *ufuncs)
+def lowers(*ufuncs):
+    """Decorator: registers the lowering rule of these ufuncs."""
+    return registers(UFUNCS, *ufuncs)
 
 
 _UNKNOWN_SHAPE = "its result's shape depends on values"

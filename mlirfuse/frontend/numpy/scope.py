@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.source import OURS, fail, is_internal, user_frame
+from mlirfuse.frontend.numpy.source import OURS, at_users_line, is_internal, user_frame
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import same_value
@@ -78,6 +78,17 @@ def _class_data(kind: type, attributes: int) -> list[str]:
         for name, held in vars(base).items()
     }
     return [name for name, held in found.items() if not name.startswith("__") and not hasattr(type(held), "__get__")]
+
+
+UNSET = object()  # marks a variable without a value
+
+
+def content_of(cell: types.CellType) -> Any:
+    """The value of a closure variable; :data:`UNSET` where it has none."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNSET
 
 
 def words_of(code) -> set[str]:
@@ -170,10 +181,8 @@ def access_paths(array, roots) -> tuple[str | None, tuple]:
 
 def spec_of(array):
     """The :class:`ArgSpec` of an array from outside the function. Raises UnsupportedError."""
-    try:
+    with at_users_line(TypeError, UnsupportedError, kind=UnsupportedError):
         return arrays.describe(array)
-    except (TypeError, UnsupportedError) as error:
-        fail(UnsupportedError, str(error))
 
 
 def roots_of(fn, objects=()) -> tuple[list, set[str]]:
@@ -199,11 +208,8 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
         seen.add(code)
         words |= words_of(code)
         first = len(out)
-        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-            try:
-                out.append((name, cell, (("cell", None),), cell.cell_contents))
-            except ValueError:
-                continue
+        cells = [(name, cell, content_of(cell)) for name, cell in zip(code.co_freevars, function.__closure__ or ())]
+        out += [(name, cell, (("cell", None),), value) for name, cell, value in cells if value is not UNSET]
         scope = function.__globals__
         out += [(name, scope, (("item", name),), scope[name]) for name in code.co_names if name in scope]
         for k, value in enumerate(function.__defaults__ or ()):

@@ -6,36 +6,34 @@ import math
 
 from mlirfuse.ir.sizes import Size
 
+_UNKNOWN = (-math.inf, math.inf)
 
-def size_bound(size: Size, low: bool) -> float:
-    """A lower (``low``) or upper bound of ``size``; symbols are at least 2."""
+
+def size_bounds(size: Size) -> tuple[float, float]:
+    """A lower and an upper bound of ``size``; extents that are symbols are at least 2."""
     if isinstance(size, int):
-        return size
-    total = 0.0
+        return size, size
+    low = high = 0.0
     for factors, coefficient in size.terms:
         least, most = 1.0, 1.0
-        for atom in factors:
-            a, b = _atom_bounds(atom)
+        for a, b in map(_atom_bounds, factors):
             if a < 0:
-                return -math.inf if low else math.inf
-            least, most = least * a, math.inf if most == math.inf or b == math.inf else most * b
-        total += coefficient * (least if (coefficient > 0) == low else most)
-        if total != total:
-            return -math.inf if low else math.inf
-    return total
+                return _UNKNOWN
+            least, most = least * a, math.inf if math.inf in (most, b) else most * b
+        ends = sorted((coefficient * least, coefficient * most))
+        low, high = low + ends[0], high + ends[1]
+    return low, high
 
 
 def _atom_bounds(atom) -> tuple[float, float]:
     if atom.op == "sym":
-        return (2, math.inf) if atom.args[0][0] == "s" else (-math.inf, math.inf)
-    a, b = atom.args
+        return (2, math.inf) if atom.args[0][0] == "s" else _UNKNOWN
+    (low, high), (least, most) = map(size_bounds, atom.args)
     if atom.op == "mod":
-        return (0, size_bound(b, False) - 1) if size_bound(b, True) > 0 else (-math.inf, math.inf)
+        return (0, most - 1) if least > 0 else _UNKNOWN
     if atom.op == "floordiv":
-        if isinstance(b, int) and b > 0:
-            high = size_bound(a, False)
-            low = size_bound(a, True)
-            return (low // b if low > -math.inf else low, high // b if high < math.inf else high)
-        return (0, math.inf) if size_bound(a, True) >= 0 and size_bound(b, True) > 0 else (-math.inf, math.inf)
+        if least == most > 0:
+            return (low // most if low > -math.inf else low, high // most if high < math.inf else high)
+        return (0, math.inf) if low >= 0 and least > 0 else _UNKNOWN
     choose = max if atom.op == "max" else min
-    return choose(size_bound(a, True), size_bound(b, True)), choose(size_bound(a, False), size_bound(b, False))
+    return choose(low, least), choose(high, most)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -98,6 +98,20 @@ def fail(kind: type[Exception], message: str, kept: bool = True) -> NoReturn:
     if kept:
         refusals.last = error
     raise error
+
+
+class at_users_line:
+    """A context that raises errors of the classes ``caught`` at the user's line, as ``kind`` or as they are."""
+
+    def __init__(self, *caught: type[Exception], kind: type[Exception] | None = None):
+        self.caught, self.kind = caught, kind
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, self.caught):
+            fail(self.kind or type(error), str(error))
 
 
 def unsupported(what: str, hint: str = "") -> NoReturn:

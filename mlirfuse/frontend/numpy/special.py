@@ -60,14 +60,12 @@ def _is_scipys(function: Callable[..., Any]) -> bool:
     return module is not None and getattr(module, getattr(function, "__name__", ""), None) is function
 
 
-def _rule(function: Rule) -> Rule:
-    _RULES[function.__name__] = function
-    return function
+def _by_name(table: dict[str, Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that enters a function in a table."""
+    return lambda function: table.setdefault(function.__name__, function)
 
 
-def _function(function: Callable[..., Any]) -> Callable[..., Any]:
-    _FUNCTIONS[function.__name__] = function
-    return function
+_rule, _function = _by_name(_RULES), _by_name(_FUNCTIONS)
 
 
 # ---- logarithms and exponentials

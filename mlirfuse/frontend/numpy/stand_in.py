@@ -50,6 +50,12 @@ class StandIn(_Operators):
     def __dir__(self) -> list[str]:
         return dir(self._stands_for)
 
+    def __divmod__(self, other):
+        return self // other, self % other
+
+    def __rdivmod__(self, other):
+        return other // self, other % self
+
 
 class NumberStandIn(StandIn):
     """A stand-in for a number. Where Python needs the number itself, the trace is specialized to it."""
@@ -141,12 +147,6 @@ class SymInt(NumberStandIn):
         return self
 
     __floor__ = __ceil__ = __trunc__
-
-    def __divmod__(self, other):
-        return self // other, self % other
-
-    def __rdivmod__(self, other):
-        return other // self, other % self
 
 
 numbers.Integral.register(SymInt)

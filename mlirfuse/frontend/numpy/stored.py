@@ -8,7 +8,7 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.operands import contains_traced, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import at_users_line, fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
 from mlirfuse.ir.dtypes import DType
 
@@ -53,25 +53,17 @@ def _converted(new: Any, dtype: DType, index: Any) -> Any:
     if isinstance(new, (np.complexfloating, np.ndarray)) and dtype.kind not in "cb":
         new = new.real  # without NumPy's warning
     element = np.zeros(1, dtype.numpy)
-    try:
-        with np.errstate(all="ignore"):
-            element[index] = new
-    except (TypeError, ValueError, OverflowError) as error:
-        fail(type(error), str(error))
+    with at_users_line(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
+        element[index] = new
     return element[0]
 
 
-def _refused(example: Any, dtype: DType, index: Any) -> None:
-    """Raises NumPy's error for a write of such a value, if this NumPy refuses it."""
-    _converted(example, dtype, index)
+_refused = _converted  # of an example of a value: raises NumPy's error for such a write, if this NumPy refuses it
 
 
 def _known_list(new: list | tuple, dtype: DType) -> np.ndarray:
-    try:
-        with np.errstate(all="ignore"):
-            return np.array(new, dtype.numpy)
-    except (TypeError, ValueError, OverflowError) as error:
-        fail(type(error), str(error))
+    with at_users_line(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
+        return np.array(new, dtype.numpy)
 
 
 def elements(given: Any, dtype: Any) -> Any:

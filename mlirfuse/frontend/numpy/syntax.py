@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.scope import attribute_of, namespace_of
+from mlirfuse.frontend.numpy.scope import UNSET, attribute_of, content_of, namespace_of
 
 
 class NotOutlinable(Exception):
@@ -201,19 +201,17 @@ class Scope:
         self.cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
 
     def __call__(self, name: str) -> Any:
-        if name in self.cells:
-            try:
-                return self.cells[name].cell_contents
-            except ValueError:
-                raise LookupError(name) from None
-        return self.globals[name] if name in self.globals else self.builtins[name]
+        found = self.get(name, UNSET)
+        if found is UNSET:
+            raise LookupError(name)
+        return found
 
-    def get(self, name: str) -> Any:
-        """The value of a name; None where it has none."""
-        try:
-            return self(name)
-        except LookupError:
-            return None
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        """The value of a name; ``otherwise`` where it has none."""
+        if name in self.cells:
+            found = content_of(self.cells[name])
+            return otherwise if found is UNSET else found
+        return self.globals[name] if name in self.globals else self.builtins.get(name, otherwise)
 
 
 def remade(

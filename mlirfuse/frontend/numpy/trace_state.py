@@ -13,7 +13,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError, TraceError
 from mlirfuse.frontend.numpy.effects import give_up
 from mlirfuse.frontend.numpy.scope import access_paths, frame_roots, spec_of
-from mlirfuse.frontend.numpy.size_bounds import size_bound
+from mlirfuse.frontend.numpy.size_bounds import size_bounds
 from mlirfuse.frontend.numpy.source import as_numpys, fail, located, located_error, location, refusals
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
@@ -150,7 +150,7 @@ class Trace:
         difference = left - right
         if isinstance(difference, int):
             return COMPARE[op](difference, 0)
-        low, high = size_bound(difference, True), size_bound(difference, False)
+        low, high = size_bounds(difference)
         at_low, at_high = COMPARE[op](low, 0), COMPARE[op](high, 0)
         if at_low == at_high and (op not in ("==", "!=") or low > 0 or high < 0):
             return at_low
@@ -175,7 +175,7 @@ class Trace:
     def extent(self, size: Size) -> Size:
         """``size`` as an extent of a new shape: specializes to 0 and 1, rejects negative ones."""
         size = self.canonical(size)
-        if isinstance(size, int) or size_bound(size, True) >= 2:
+        if isinstance(size, int) or size_bounds(size)[0] >= 2:
             return size
         value = self.hint(size)
         if value <= 1:

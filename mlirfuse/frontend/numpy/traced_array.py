@@ -21,7 +21,7 @@ from mlirfuse.frontend.numpy.memory_order import along, is_view, order_of, strid
 from mlirfuse.frontend.numpy.registry import suggestion
 from mlirfuse.frontend.numpy.source import UnsupportedAttribute, fail, is_internal
 from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn
-from mlirfuse.frontend.numpy.views import FullView, Permute, Reshape
+from mlirfuse.frontend.numpy.views import FullView, Permute, Reshape, read_along
 from mlirfuse.ir.graph import Value
 from mlirfuse.runtime.signature import ArgSpec
 
@@ -122,37 +122,26 @@ class TracedArray(StandIn):
         """The array's content at this point of the function."""
         if self._version != self._buffer.version:
             self._check_reshapes()
-            value = self._buffer.value
-            for step in self._path:
-                value = step.read(self._trace, value)
-            self._value, self._version = value, self._buffer.version
+            self._value = read_along(self._trace, self._buffer.value, self._path)
+            self._version = self._buffer.version
         return self._value
 
     def step(self, step) -> TracedArray:
         """The view after one more step (see :mod:`mlirfuse.frontend.numpy.views`)."""
         if isinstance(step, Permute) and self._path and self._path[-1] == step.inverse():
-            return TracedArray(self._trace, self._before_last(), self._buffer, self._path[:-1] or (FullView(),))
-        value = step.read(self._trace, self.value)
-        return (
-            TracedArray(self._trace, value)
-            if self._scalar
-            else TracedArray(self._trace, value, self._buffer, (*self._path, step))
-        )
-
-    def _before_last(self) -> Value:
-        """The value that the last step views."""
-        value = self._buffer.value
-        for step in self._path[:-1]:
-            value = step.read(self._trace, value)
-        return value
+            before = self._path[:-1]
+            return self._view(read_along(self._trace, self._buffer.value, before), before or (FullView(),))
+        return self._view(step.read(self._trace, self.value), (*self._path, step))
 
     def alias(self) -> TracedArray:
         """Another array with the same memory; of a number, one with its value."""
-        return (
-            TracedArray(self._trace, self.value)
-            if self._scalar
-            else TracedArray(self._trace, self.value, self._buffer, self._path or (FullView(),))
-        )
+        return self._view(self.value, self._path or (FullView(),))
+
+    def _view(self, value: Value, path: tuple) -> TracedArray:
+        """The view of the same memory at ``path``, which has this value; of a number, a new one."""
+        if self._scalar:
+            return TracedArray(self._trace, value)
+        return TracedArray(self._trace, value, self._buffer, path)
 
     def seen_whole(self) -> TracedArray:
         """A view of all of an array; a number itself, as NumPy's functions of views give it."""

@@ -16,7 +16,7 @@ import numpy as np
 from mlirfuse.core.errors import ShapeError
 from mlirfuse.frontend.numpy.operands import asarray, fresh, wrap
 from mlirfuse.frontend.numpy.python_operators import COMPARE, name_of
-from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, lowers
+from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, lowers, registers
 from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
@@ -50,13 +50,9 @@ def formula_rule(function: Callable, wide: bool = False) -> Callable:
 
 
 def formula(*ufuncs, rules=UFUNCS):
-    """Decorator: registers a function of traced arrays as the rule of these ufuncs."""
-
-    def mark(function):
-        rules.update(dict.fromkeys(ufuncs, formula_rule(function)))
-        return function
-
-    return mark
+    """Decorator: registers a function of traced arrays as the rule of these ufuncs; ``rules``: :data:`COMPLEX` for
+    complex operands."""
+    return lambda function: registers(rules, *ufuncs)(formula_rule(function))
 
 
 def op(name: str, *operands: TracedArray) -> TracedArray:

@@ -16,7 +16,7 @@ from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, reso
 from mlirfuse.frontend.numpy.python_operators import by_squaring
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits
-from mlirfuse.frontend.numpy.source import fail, unsupported
+from mlirfuse.frontend.numpy.source import at_users_line, fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
 from mlirfuse.ir import dtypes as dt
@@ -59,11 +59,8 @@ def call_ufunc(ufunc, inputs, kwargs=None):
             )
         early, dtype = _compare_with_big_int(t, ufunc, operands), None
         if early is not None:
-            return (
-                early
-                if out is None and where_ is True
-                else _store(t, early.value, out[0] if isinstance(out, tuple) else out, where_, ufunc.__name__)
-            )
+            written = out is not None or where_ is not True
+            return _stored(t, early.value, (out or [None])[0], where_, ufunc) if written else early
     if ufunc is np.float_power and dtype is None and isinstance(operands[0], TracedArray):
         wide = resolve(ufunc, operands)[0]
         if wide.kind == "c":
@@ -86,8 +83,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     created = lower(t, [value_of(t, x, d) for x, d in zip(operands, ins)], ins, outs)
     values = created if isinstance(created, tuple) else (created,)
     if out is not None or where_ is not True:
-        targets = out if isinstance(out, tuple) else (out,)
-        results = [_store(t, v, target, where_, ufunc.__name__, casting) for v, target in zip(values, targets)]
+        results = [_stored(t, v, target, where_, ufunc, casting) for v, target in zip(values, out or [None])]
     elif all(_is_number(x) for x in operands):
         several = len(values) > 1
         results = [
@@ -126,31 +122,19 @@ def loop_of(ufunc, operands, dtype, casting: _Casting) -> tuple:
     if dtype is not None:
         given["signature"] = (None,) * ufunc.nin + (dtype_of(dtype).numpy,) * ufunc.nout
     known = [kind if is_strong else common for kind, is_strong in zip(kinds, strong)]
-    try:
+    with at_users_line(TypeError):
         found = tuple(map(dt.of, ufunc.resolve_dtypes((*known, *(None,) * ufunc.nout), **given)))
-    except TypeError as error:
-        fail(TypeError, str(error))
     for k, (kind, is_strong, kept) in enumerate(zip(known, strong, found)):
         check_cast(kind, kept.numpy, f"ufunc '{ufunc.__name__}' input {k}", casting if is_strong else "same_kind")
     return found
 
 
-def _store(t, value: Value, target, where_, name: str, casting: _Casting = "same_kind"):
-    """Writes a result into ``out=``, where the mask is true."""
+def _stored(t, value: Value, target, where_, ufunc, casting: _Casting = "same_kind"):
+    """``out=`` with a ufunc's result where the mask is true."""
     if target is None:
-        fail(
-            UnsupportedError,
-            f"{name}: where= without out= leaves elements undefined: use np.where(condition, result, otherwise)",
-        )
-    if not isinstance(target, TracedArray):
-        fail(TraceError, f"{name}: out= is an array from outside the function: make it an argument")
-    if where_ is not True:
-        to = target._value.dtype  # the dtype in which unwritten elements keep their values
-        check_cast(value.dtype.numpy, to.numpy, f"ufunc '{name}' output", casting)
-        value = value if value.dtype is to else t.emit("cast", value, to=to)
-        value = t.emit("where", *aligned(t, [asarray(where_, bool).value, value, target.value]))
-    store(t, target, value, name, casting)
-    return target
+        what = f"{ufunc.__name__}: where= without out= leaves elements undefined"
+        fail(UnsupportedError, f"{what}: use np.where(condition, result, otherwise)")
+    return store(t, target, value, ufunc.__name__, casting, where_)
 
 
 def check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None:
@@ -160,20 +144,22 @@ def check_cast(given, kept, what: str, casting: _Casting = "same_kind") -> None:
         fail(TypeError, f"Cannot cast {what} from dtype('{given}') to dtype('{kept}') with casting rule '{casting}'")
 
 
-def store(t, target: TracedArray, value: Value, name: str, casting: _Casting = "same_kind") -> None:
-    """Makes ``target`` hold ``value``, under the casting and broadcasting rules of a ufunc's output."""
+def store(t, target, value: Value, name: str, casting: _Casting = "same_kind", where: Any = True) -> TracedArray:
+    """``target``, made to hold ``value`` where the mask is true, under the casting and broadcasting rules of a ufunc's
+    output."""
+    if not isinstance(target, TracedArray):
+        fail(TraceError, f"np.{name}: out= is an array from outside the function: make it an argument")
     dtype = target._value.dtype
     check_cast(value.dtype.numpy, dtype.numpy, f"ufunc '{name}' output", casting)
-    target_shape, shape = t.shape(target._value), t.shape(value)
-    if shape != target_shape:
-        message = (
-            f"non-broadcastable output operand with shape {t.hints_of(target_shape)} doesn't match the broadcast shape "
-            f"{t.hints_of(shape)}"
-        )
-        if not fits(t, shape, target_shape):
-            fail(ShapeError, message)
-        value = broadcast_value(t, value, t.shape(target._value))
-    target.assign(value if value.dtype is dtype else t.emit("cast", value, to=dtype))
+    value = value if value.dtype is dtype else t.emit("cast", value, to=dtype)
+    if where is not True:  # the other elements keep their values
+        value = t.emit("where", *aligned(t, [asarray(where, bool).value, value, target.value]))
+    shape, own = t.shape(target._value), t.shape(value)
+    if not fits(t, own, shape):
+        found = f"non-broadcastable output operand with shape {t.hints_of(shape)}"
+        fail(ShapeError, f"{found} doesn't match the broadcast shape {t.hints_of(own)}")
+    target.assign(broadcast_value(t, value, t.shape(target._value)))
+    return target
 
 
 def into_out(result, out, name: str, repeats: bool = False, casting: _Casting = "same_kind"):
@@ -181,17 +167,12 @@ def into_out(result, out, name: str, repeats: bool = False, casting: _Casting = 
     ufuncs do."""
     if out is None:
         return result
-    if not isinstance(out, TracedArray):
-        fail(TraceError, f"np.{name}: out= is an array from outside the function: make it an argument")
-    shape, given = result._trace.shape(result._value), result._trace.shape(out._value)
-    if not repeats and (len(shape) != len(given) or any(n == 1 != m for n, m in zip(shape, given))):
-        fail(
-            ShapeError,
-            f"np.{name}: out= has the shape {result._trace.hints_of(given)}, the result "
-            f"{result._trace.hints_of(shape)}",
-        )
-    store(result._trace, out, result.value, name, casting)
-    return out
+    t, own = result._trace, result._trace.shape(result._value)
+    if isinstance(out, TracedArray) and not repeats:
+        shape = t.shape(out._value)
+        if len(own) != len(shape) or any(n == 1 != m for n, m in zip(own, shape)):
+            fail(ShapeError, f"np.{name}: out= has the shape {t.hints_of(shape)}, the result {t.hints_of(own)}")
+    return store(t, out, result.value, name, casting)
 
 
 def _compare_with_big_int(t, ufunc, operands):

@@ -67,6 +67,13 @@ class OpStep(Step):
         return noop.view_strides(self.op, self.attrs(t), shape, strides, new) or sz.contiguous_strides(new)
 
 
+def read_along(t, x: Value, path: Iterable[Step]) -> Value:
+    """The view of ``x`` after these steps."""
+    for step in path:
+        x = step.read(t, x)
+    return x
+
+
 def viewed(array: Any, path: Iterable[Step], leaf: Callable[[int], Any], env: dict[str, int]) -> Any:
     """The view of a real array after these steps. A copy for a negative step in torch, whose views cannot have one."""
     for step in path:

@@ -67,11 +67,7 @@ class DeviceLoopProgram(PythonProgram):
     why. ``unrolls``: a trace would unroll its loops. Raises :class:`NotSplit`."""
 
     def __init__(
-        self,
-        fn: Any,
-        structure: trees.Tree,
-        jit: Callable[[Callable], Callable],
-        otherwise: Callable[[list], Any],
+        self, fn: Any, structure: trees.Tree, jit: Callable[[Callable], Callable], otherwise: Callable[[list], Any]
     ):
         if not isinstance(fn, types.FunctionType):
             raise NotSplit("not a Python function")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, contiguous
+from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, ordered
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
@@ -185,35 +185,26 @@ def identity(n, dtype=float, *, like=None):
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
     x = _as_0d_array(as_traced(elements(a, dtype), dtype))
-    return _ordered(x, order, bool(copy))
-
-
-def _ordered(x: TracedArray, order: str | None, copy: bool) -> TracedArray:
-    """``x`` in a memory order; a copy only where the order differs or ``copy`` asks for one."""
-    t, strides, order = x._trace, strides_of_array(x._trace, x), checked_order(order)
-    lies = {"C": is_row_major, "F": is_column_major}.get(order)
-    if not copy and (lies is None or lies(t, strides, x._value.shape)):
-        return x
-    return TracedArray(t, forced(t, fresh(t, x.value), order, strides))
+    return ordered(x, order, bool(copy))
 
 
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = _ordered(_as_0d_array(as_traced(elements(a, dtype), dtype)), order, bool(copy))
+    x = ordered(_as_0d_array(as_traced(elements(a, dtype), dtype)), order, bool(copy))
     return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 
 @creates(np.asfortranarray)
 def asfortranarray(a, dtype=None, *, like=None):
     """``a`` itself where it is F-contiguous, else a copy."""
-    return _ordered(_as_0d_array(as_traced(a, dtype)), "F", False)
+    return ordered(_as_0d_array(as_traced(a, dtype)), "F")
 
 
 @creates(np.ascontiguousarray)
 def ascontiguousarray(a, dtype=None, *, like=None):
     """``a`` itself where it is C-contiguous, else a copy; at least 1-d."""
-    x = contiguous(_as_0d_array(as_traced(a, dtype)))
+    x = ordered(_as_0d_array(as_traced(a, dtype)), "C")
     return x if x.ndim else x.step(ExpandDims((0,)))
 
 

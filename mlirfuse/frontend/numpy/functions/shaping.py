@@ -83,14 +83,14 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
 def ravel(a, order="C"):
     x, order = asarray(a), checked_order(order)
     if x.ndim == 1:
-        return x.alias() if (created := contiguous(x)) is x else created
+        return x.alias() if (created := ordered(x, "C")) is x else created
     t = x._trace
     if order == "K":
         strides = strides_of_array(t, x)
         x = x if strides is None else transpose(x, order_of_flat(t, strides, t.shape(x._value)))
     elif order == "F" or (order == "A" and is_fortran(x)):
         x = transpose(x)
-    return reshape(contiguous(x), -1)  # unlike reshape, a view only of a contiguous array
+    return reshape(ordered(x, "C"), -1)  # unlike reshape, a view only of a contiguous array
 
 
 def is_fortran(x) -> bool:
@@ -100,12 +100,13 @@ def is_fortran(x) -> bool:
     return is_column_major(t, strides, shape) and not is_row_major(t, strides, shape)
 
 
-def contiguous(x) -> TracedArray:
-    """``x`` itself where it is C-contiguous, else a copy."""
-    t = x._trace
-    if is_row_major(t, strides_of_array(t, x), x._value.shape):
+def ordered(x, order: str | None, copy: bool = False) -> TracedArray:
+    """``x`` in a memory order; a copy only where the order differs or ``copy`` asks for one."""
+    t, strides, order = x._trace, strides_of_array(x._trace, x), checked_order(order)
+    lies = {"C": is_row_major, "F": is_column_major}.get(order)
+    if not copy and (lies is None or lies(t, strides, x._value.shape)):
         return x
-    return TracedArray(t, forced(t, fresh(t, x.value), "C"))
+    return TracedArray(t, forced(t, fresh(t, x.value), order, strides))
 
 
 @implements(np.transpose, np.permute_dims)

@@ -117,16 +117,14 @@ def lazy(kind: type) -> Callable:
     return lambda *args, **kwargs: kind(*args, **kwargs) if len(args) != 1 or kwargs else _lazily(args[0], kind)
 
 
+# The dtype in which numbers of some kinds are converted, which is no error whatever their values are.
+_CONVERTED = {int: ("biu", np.int64), float: ("biufn", np.float64), complex: ("biufnc", np.complex128)}
+
+
 def _lazily(x: Any, kind: type) -> Any:
-    if not isinstance(x, TracedArray) or isinstance(x, (TracedScalar, LeafArray)) or x.ndim or kind is bool:
-        return kind(x)
-    dtype = x._value.dtype
-    if kind is int and not (dtype.is_integer or dtype.kind == "b"):
-        return kind(x)  # NaN and infinity are errors
-    if kind is float and dtype.kind == "c":
-        return kind(x)
-    to = {int: np.int64, float: np.float64, complex: np.complex128}[kind]
-    if x.known() is not None:
+    kinds, to = _CONVERTED.get(kind, ("", None))
+    unread = isinstance(x, TracedArray) and not isinstance(x, (TracedScalar, LeafArray)) and not x.ndim
+    if not unread or x._value.dtype.kind not in kinds or x.known() is not None:
         return kind(x)
     return _later(x, kind, x.astype(to))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced import Out
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.tracing import apply_equalities, laid_out, number_type
-from mlirfuse.frontend.numpy.views import At, Permute
+from mlirfuse.frontend.numpy.views import At, Permute, read_along
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
-from mlirfuse.ir.graph import Block, Graph, Layout, Value
+from mlirfuse.ir.graph import Block, Graph, Layout, Value, shows_argument
 from mlirfuse.runtime import arrays
 from mlirfuse.runtime.signature import ArgSpec
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
 
 
+S = TypeVar("S", bound=steps.Step)
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type, np.dtype)  # results that are no arrays
 _MOST_TEXTS = 8  # different texts of a value that is read as text: each costs a trace
 
 
@@ -104,27 +106,26 @@ class Session:
 
     # ---- steps
 
-    def _step(self, make: Callable[[], steps.Step], same: Callable[[steps.Step], bool]) -> steps.Step:
-        """The next step: creates it where the tree has none, and runs it unless it has run."""
+    def _step(self, kind: type[S], identity: Any, make: Callable[[], S]) -> S:
+        """The next step, of this class and identity: creates it where the tree has none, and runs it unless it has
+        run."""
         held = self._holds()
         if self._again:
             step, key = self._again.pop(0)
-            if not same(step):
+            if not isinstance(step, kind) or step.identity != identity:
                 self.abort("it does not repeat the same steps when traced again")
         else:
             candidates = self.last.after.setdefault(self.key, [])
-            found = None
-            for candidate in candidates:
-                if candidate.holds.allows(self.state) and same(candidate):
-                    found = candidate
-            if found is None:
-                if self.tree.full:
-                    self.abort("it has more outcomes than the limit")
-                found = make()
-                found.holds, found.where = held, None if self._ended else location()
+            alike = [c for c in candidates if isinstance(c, kind) and c.identity == identity]
+            allowed = [c for c in alike if c.holds.allows(self.state)]
+            if not allowed and self.tree.full:
+                self.abort("it has more outcomes than the limit")
+            step = allowed[-1] if allowed else make()
+            if not allowed:
+                step.identity, step.holds, step.where = identity, held, None if self._ended else location()
                 self.tree.steps += 1
-                candidates.append(found)
-            step, key = found, found.run(self.state)
+                candidates.append(step)
+            key = step.run(self.state)
             self.state.steps.append((step, key))
         self.last, self.key = step, key
         return step
@@ -174,10 +175,7 @@ class Session:
             x._path = tuple(
                 dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
             )
-            value = x._buffer.value
-            for step in x._path:
-                value = step.read(t, value)
-            x._value, x._version = value, 0
+            x._value, x._version = read_along(t, x._buffer.value, x._path), 0
 
     def _new_block(self, layouts: dict, by_value: set) -> Callable[[int, Value], Value]:
         """Begins a new block, whose arguments are live values: returns the function that adds, for a slot and a value
@@ -223,11 +221,8 @@ class Session:
         where = {k for k, v in enumerate(kept) if v in by_value}
         graph = Graph(self.name, block, [layouts[v] for v in kept], where, {}, t.device)
         apply_equalities(t, graph)
-
-        def same(step: steps.Step) -> bool:
-            return isinstance(step, steps.Subgraph) and (step.sources, step.writes) == (sources, writes)
-
-        self._step(lambda: steps.Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes), same)
+        make = lambda: steps.Subgraph(_apart(graph, sources, writes, self.state.arguments), sources, writes)  # noqa: E731
+        self._step(steps.Subgraph, (sources, writes), make)
         self._count += len(results) - len(writes)
 
     # ---- requests of the function
@@ -235,9 +230,7 @@ class Session:
     def read(self, x: TracedArray, how: Callable[[Any], Any]) -> Any:
         """``how(x)`` of the real array or number."""
         place = self._place_of(x)
-        step = self._step(
-            lambda: steps.Read(place, how), lambda s: isinstance(s, steps.Read) and (s.place, s.how) == (place, how)
-        )
+        step = self._step(steps.Read, (place, how), lambda: steps.Read(place, how))
         value = how(steps.on_host(place, self.state))
         if isinstance(value, (str, bytes)) and self.key not in step.after and len(step.after) >= _MOST_TEXTS:
             self.abort("the text of an array or number differs from call to call")
@@ -246,11 +239,8 @@ class Session:
     def size(self, x: TracedArray) -> Any:
         """A number as a symbolic size, so that other values do not recompile."""
         place = self._place_of(x)
-        step = self._step(
-            lambda: steps.SizeOf(place, f"n{self._count}_{len(self._symbols)}"),
-            lambda s: isinstance(s, steps.SizeOf) and s.place == place,
-        )
-        assert isinstance(step, steps.SizeOf)
+        name = f"n{self._count}_{len(self._symbols)}"
+        step = self._step(steps.SizeOf, place, lambda: steps.SizeOf(place, name))
         if self.key is not None:
             return self.key
         t, name = self.t, step.name
@@ -287,13 +277,8 @@ class Session:
         arguments = [p.index for p in leaves if p.kind == "argument" and 0 <= p.index < self.state.arguments]
         written = [] if pure else sorted(set(arguments))
         function = self.t.stand_ins.original(function)
-
-        def same(step: steps.Step) -> bool:
-            return isinstance(step, steps.Call) and step.function == function and _alike(step.leaves, leaves)
-
-        again = bool(self._again)
-        step = self._step(lambda: steps.Call(function, tree, leaves, pure, written), same)
-        assert isinstance(step, steps.Call)
+        again, identity = bool(self._again), (function, [p if p.kind != "constant" else p.kind for p in leaves])
+        step = self._step(steps.Call, identity, lambda: steps.Call(function, tree, leaves, pure, written))
         created = self._created.pop(0) if again else self.state.created[-1]
         if isinstance(created, BaseException):
             raise created
@@ -305,15 +290,14 @@ class Session:
         first = self._count
         kept: dict[str, tuple[int, str, int]] = {}
         for x in leaves:
-            if not isinstance(x, (np.ndarray, np.generic)):
-                if not isinstance(x, (bool, int, float, complex, str, bytes, type(None), type, np.dtype)):
-                    self.abort(f"{step.function.__name__} returns a {type(x).__name__}")
+            elements = type(x) is np.ndarray or isinstance(x, np.generic)
+            if not elements and not isinstance(x, _CONSTANTS):
+                self.abort(f"{step.function.__name__} returns a {type(x).__name__}")
+            if not elements:
                 out.append(x)
                 continue
             slot = self._count
             self._count += 1
-            if type(x) is not np.ndarray and not isinstance(x, np.generic):
-                self.abort(f"{step.function.__name__} returns a {type(x).__name__}")
             array = self.state.slots[slot]
             try:
                 spec = arrays.describe(array)
@@ -358,13 +342,7 @@ class Session:
             if leaf.kind == "constant" and constant(leaf.value).kind != "constant":
                 self.abort("it returns an object from its scope")
             serialized.append(leaf)
-
-        def same(step: steps.Step) -> bool:
-            return isinstance(step, steps.Return) and step.tree == tree
-
-        step = self._step(lambda: steps.Return(tree, serialized), same)
-        assert isinstance(step, steps.Return)
-        return step.result(self.state)
+        return self._step(steps.Return, tree, lambda: steps.Return(tree, serialized)).result(self.state)
 
     def attribute(self, x: TracedArray, name: str) -> Any:
         """An array method or attribute that stand-ins lack."""
@@ -399,7 +377,7 @@ class _SubgraphEnd:
             else:
                 b.value, path = laid_out(session.t, b.value, strides_of(session.t, b.origin))
                 self.permuted |= {id(b): step for step in path}
-                self.slots[id(b)] = self._result(b.value, _in_argument(b.value))
+                self.slots[id(b)] = self._result(b.value, shows_argument(b.value))
                 self._new.setdefault(b.value, self.slots[id(b)])
 
     def slot_of(self, value: Value) -> int:
@@ -420,19 +398,6 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two created arrays are the same constant."""
     a, b = arrays.to_numpy(a), arrays.to_numpy(b)
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
-
-
-def _alike(some: list[Out], others: list[Out]) -> bool:
-    return len(some) == len(others) and all(
-        a.kind == b.kind and (a.kind == "constant" or a == b) for a, b in zip(some, others)
-    )
-
-
-def _in_argument(value: Value) -> bool:
-    """Whether a value may be a view of an argument."""
-    while value.op is not None and value.op.row.view:
-        value = value.op.operands[0]
-    return value.op is None
 
 
 def _apart(graph: Graph, sources: list[int], writes: list[tuple[int, int]], arguments: int) -> Graph:

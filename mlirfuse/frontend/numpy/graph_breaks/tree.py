@@ -129,11 +129,13 @@ class Holds(Assumptions):
 @dataclass(eq=False)
 class Step:
     """A step of a call, or its start. ``after``: the next step by this one's outcome; a list where sizes and constants
-    select among several. ``where``: the user's line of the graph break; None: the function's end."""
+    select among several. ``where``: the user's line of the graph break; None: the function's end. ``identity``: tells
+    it from other steps of its class, of which a later trace may come to any."""
 
     after: dict[Any, list[Step]] = field(default_factory=dict, kw_only=True)
     holds: Holds = field(default_factory=Holds, kw_only=True)
     where: tuple[str, int] | None = field(default=None, kw_only=True)
+    identity: Any = field(default=None, kw_only=True)
 
     def run(self, state: State) -> Any:
         """Runs the step; its outcome, a key of ``after``."""

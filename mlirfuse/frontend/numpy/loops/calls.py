@@ -31,6 +31,7 @@ from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import callbacks, words
 from mlirfuse.frontend.numpy.loops.draws import is_generator, table_of
 from mlirfuse.frontend.numpy.loops.values import ArrayType, NumberType, TupleType, words_of
+from mlirfuse.frontend.numpy.scope import UNSET, content_of
 from mlirfuse.frontend.numpy.syntax import attribute_data
 from mlirfuse.ir import dtypes as dt
 
@@ -42,10 +43,6 @@ SMALL, LARGE = 2**40, 2**62  # bounds of ints: of counts, and of any
 _ALIGNED = 4  # a flag of _native.array_layout
 _MOST_ARRAYS = 5  # limit for pairwise overlap checks
 _MOST_SIZES = 256  # limit of cached size tuples that the code holds for
-
-
-class Unset:
-    """Marks a variable without a value."""
 
 
 class Missed:
@@ -131,9 +128,9 @@ class _Writer:
     def __init__(self, loop: Loop, compiled: Compiled | None, given: Given, variables: dict):
         self.loop, self.compiled, self.given, self.variables = loop, compiled, given, variables
         self.space: dict[str, Any] = {
-            "unset": Unset, "missed": _MISSED, "ndarray": np.ndarray, "loop": loop,
+            "unset": UNSET, "missed": _MISSED, "ndarray": np.ndarray, "loop": loop,
             "layout": _native.array_layout, "addressof": ctypes.addressof, "thread": callbacks.running,
-            "unpack": words.unpack, "as_type": words.as_type, "cell_of": cell_of,
+            "unpack": words.unpack, "as_type": words.as_type, "content_of": content_of,
             "attribute_data": attribute_data, "overlaps": overlaps, "table_of": table_of, "append": callbacks.append,
             "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8), "defaults_of": _defaults_of,
         }  # fmt: skip
@@ -181,7 +178,7 @@ class _Writer:
             if name in self.loop.changed:
                 self.lines.append(f"{x} = unset")
             elif name in scope.cells:
-                self.lines.append(f"{x} = cell_of({self.constant(scope.cells[name])})")
+                self.lines.append(f"{x} = content_of({self.constant(scope.cells[name])})")
             elif name in scope.globals:
                 self.lines.append(f"{x} = {self.constant(scope.globals)}.get({name!r}, unset)")
             else:
@@ -231,7 +228,7 @@ class _Writer:
         self.miss_if(f"{x}.__globals__ is not {around} or {defaults or f'{x}.__defaults__'}")
         for k, free in enumerate(value.__code__.co_freevars):
             y = self.local[f"{name}.{free}"] = f"x{len(self.local)}"
-            self.lines.append(f"{y} = cell_of({x}.__closure__[{k}])")
+            self.lines.append(f"{y} = content_of({x}.__closure__[{k}])")
             if f"{name}.{free}" in self.given.values:
                 self._check(f"{name}.{free}", y, self.given.values[f"{name}.{free}"])
             else:
@@ -379,11 +376,3 @@ def _defaults_of(function: types.FunctionType) -> list[tuple]:
     """A function's defaults, as comparable values: numbers by type and value, others by identity."""
     defaults = function.__defaults__ or ()
     return [(type(v), repr(v) if type(v) in (bool, int, float, complex) else id(v)) for v in defaults]
-
-
-def cell_of(cell: types.CellType) -> Any:
-    """The value of a closure variable."""
-    try:
-        return cell.cell_contents
-    except ValueError:  # an empty cell
-        return Unset

@@ -279,10 +279,7 @@ class Expressions(PythonNumbers):
         if function is np.power and ins[0].is_integer and ins[1].is_signed:
             exponent = operands[1]
             require(isinstance(exponent, Number), "powers of integers by an array")
-            e.fail_if(
-                e.cmp("lt", exponent.val, 0),
-                ValueError("Integers to negative integer powers are not allowed."),
-            )
+            e.fail_if(e.cmp("lt", exponent.val, 0), ValueError("Integers to negative integer powers are not allowed."))
         if out is dt.bool_ and all(kind.is_integer and kind is not dt.u64 for kind in ins):
             ins = [dt.i64] * len(ins)  # comparisons are by value, whatever the types
         for operand, kind in zip(operands, ins):

@@ -47,11 +47,7 @@ _NUMPY = (
 )
 _PURE = {
     getattr(module, name)
-    for module, names in (
-        (np.linalg, _LINALG.split()),
-        (np.fft, np.fft.__all__),
-        (np, _NUMPY.split()),
-    )
+    for module, names in ((np.linalg, _LINALG.split()), (np.fft, np.fft.__all__), (np, _NUMPY.split()))
     for name in names
     if callable(getattr(module, name, None))
 }

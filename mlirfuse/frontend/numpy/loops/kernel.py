@@ -13,9 +13,10 @@ import numpy as np
 
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
-from mlirfuse.frontend.numpy.loops.calls import Given, Missed, Unset, call_of, cell_of
+from mlirfuse.frontend.numpy.loops.calls import Given, Missed, call_of
 from mlirfuse.frontend.numpy.loops.compilation import Compiled, compiled
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
+from mlirfuse.frontend.numpy.scope import UNSET, content_of
 from mlirfuse.frontend.numpy.syntax import attribute_data, has_attributes, only_for_attributes
 from mlirfuse.runtime import events
 
@@ -61,7 +62,7 @@ class Loop:
         self._lock = threads.lock()
 
     def __call__(self, variables: dict[str, Any]) -> tuple | None:
-        """Runs the loop natively: the values of the assigned variables (:class:`Unset` for one without), and the
+        """Runs the loop natively: the values of the assigned variables (:data:`UNSET` for one without), and the
         number, from 1, of the statement that left the loop, or 0, or the error that did where a handler may catch it;
         None where it must run as Python."""
         if LoopRan.observers:
@@ -107,22 +108,21 @@ class Loop:
         for name in self.names:
             if "." in name:
                 base, *attributes = name.split(".")
-                value = attribute_data(variables.get(base, Unset), attributes)
+                value = attribute_data(variables.get(base, UNSET), attributes)
                 if value is not attribute_data:
                     yield name, value
                 continue
-            value = variables.get(name, Unset)
-            if value is Unset:
+            value = variables.get(name, UNSET)
+            if value is UNSET:
                 if name in self.changed:  # a local variable without a value yet
                     continue
-                try:
-                    value = self.scope(name)
-                except LookupError:
+                value = self.scope.get(name, UNSET)
+                if value is UNSET:
                     continue
             yield name, value
             if type(value) is types.FunctionType and value.__closure__:
-                cells = zip(value.__code__.co_freevars, map(cell_of, value.__closure__))
-                yield from ((f"{name}.{free}", found) for free, found in cells if found is not Unset)
+                cells = zip(value.__code__.co_freevars, map(content_of, value.__closure__))
+                yield from ((f"{name}.{free}", found) for free, found in cells if found is not UNSET)
 
     # ---- compiling
 

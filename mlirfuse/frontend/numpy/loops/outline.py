@@ -20,21 +20,18 @@ import copy
 import functools
 import types
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import live_ranges
-from mlirfuse.frontend.numpy.loops.calls import Unset
 from mlirfuse.frontend.numpy.loops.helpers import Calls, Helpers
 from mlirfuse.frontend.numpy.loops.iteration import POSITION, iterables, over_ranges
 from mlirfuse.frontend.numpy.loops.kernel import Loop
 from mlirfuse.frontend.numpy.loops.values import UnsupportedInt, require
+from mlirfuse.frontend.numpy.scope import UNSET
 from mlirfuse.frontend.numpy.syntax import (
-    NoSource,
-    NotOutlinable,
     Scope,
     appended,
     at,
@@ -78,7 +75,7 @@ class Outlined:
         calls = Calls(_HELPERS, self._helpers, locals_, scope)
         body = calls.of(body)
         require(self.loops or calls.found, "no loops")
-        added = {_LOOPS: self.loops, _UNSET: Unset, _HELPERS: self._helpers, _UNSUPPORTED: UnsupportedInt}
+        added = {_LOOPS: self.loops, _UNSET: UNSET, _HELPERS: self._helpers, _UNSUPPORTED: UnsupportedInt}
         self.function = remade(fn, definition.name, definition.args, body, added)
         self.longer: bool = unrolls(definition, False) or any(found.longer for found in calls.found)
         self.preferred = unrolls(definition) or any(found.longer for found in calls.found)
@@ -88,16 +85,6 @@ class Outlined:
         """The function's loops and, behind them, those of functions that it calls."""
         found = [self, *(other for other in self._helpers.all() if other is not self)]
         return [loop for outlined in found for loop in outlined.loops]
-
-
-def outlined(fn: types.FunctionType) -> Outlined | None:
-    """``fn`` with its loops outlined; None where no loop can be. Raises NoSource."""
-    try:
-        return Outlined(fn)
-    except NoSource:
-        raise
-    except NotOutlinable:
-        return None
 
 
 def _watches_errors(definition: ast.FunctionDef) -> bool:
@@ -162,10 +149,7 @@ def _calls_users(node: ast.expr, scope: Scope) -> bool:
         return node.func.attr in _IN_PLACE or isinstance(getattr(np, node.func.attr, None), np.ufunc)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
-    try:
-        return isinstance(scope(node.func.id), (types.FunctionType, _native.Function))
-    except LookupError:
-        return False
+    return isinstance(scope.get(node.func.id), (types.FunctionType, _native.Function))
 
 
 class _Rewriter:
@@ -228,18 +212,18 @@ class _Rewriter:
             live_ranges.split(native)
         found = [n for n in natively(native) if isinstance(n, ast.Name) and live_ranges.MARK not in n.id]
         assigned = sorted({n.id for n in found if isinstance(n.ctx, ast.Store)})
-        if (
-            not {name for name in assigned if not name.startswith(POSITION)} <= self.local
-        ):  # it assigns globals or enclosing functions' variables
+        variables = {name for name in assigned if not name.startswith(POSITION)}
+        if not variables <= self.local:  # it assigns globals or enclosing functions' variables
             return None
-        lists = _lists(native)
-        if any(n.id in lists.names and n not in lists.nodes for n in found):  # a list is used for more than appends
+        appends = [name for n in natively(native) if isinstance(n, ast.Expr) and (name := appended(n)) is not None]
+        lists = {name.id for name in appends}
+        if any(n.id in lists and n not in appends for n in found):  # a list is used for more than appends
             return None
         number, caught = len(self.loops), bool(self._caught)
         leaves = [n for n in ast.walk(native) if isinstance(n, (ast.Return, ast.Raise))]
         attributes = {name for name in attributes_read(native, set(assigned)) if live_ranges.MARK not in name}
         names = {n.id for n in found} | attributes
-        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists.names, iterables(node),
+        self.loops.append(Loop(native, assigned, sorted(names), self.scope, leaves, lists, iterables(node),
                                caught))  # fmt: skip
 
         def around(plain: ast.stmt) -> list[ast.stmt]:
@@ -257,16 +241,3 @@ class _Rewriter:
             return created
 
         return around
-
-
-@dataclass
-class _Lists:
-    """The lists that a loop appends to: their names, and the nodes with these names in appends."""
-
-    names: set[str]
-    nodes: set[ast.AST]
-
-
-def _lists(node: ast.stmt) -> _Lists:
-    found = [name for n in natively(node) if isinstance(n, ast.Expr) and (name := appended(n)) is not None]
-    return _Lists({name.id for name in found}, set(found))
