@@ -85,6 +85,7 @@ np.add.accumulate(a) | np.maximum.reduce(a) | np.angle(a) | np.iscomplex(a)
 CALLS = [call.strip() for line in CALLS.strip().splitlines() for call in line.split(" | ")]
 NO_ARRAY = {
     "can_cast",
+    "copyto",
     "result_type",
     "common_type",
     "min_scalar_type",

@@ -193,3 +193,58 @@ def test_functions_of_numbers(expression, number):
 def test_an_array_made_of_a_number_is_writable_unless_broadcast():
     check(lambda k: np.broadcast_to(k, (2, 2)), 1.5)
     check(lambda k: np.transpose(k), 1.5)
+
+
+HOLES = np.array([[3, np.nan, -4, np.inf], [-np.inf, 0, 1.5, -0.0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.nansum(x, 1, initial=2, keepdims=True),
+        lambda x: np.nansum(x, where=x > 0),
+        lambda x: np.nanprod(x[:, 1:3], axis=0),
+        lambda x: np.nan_to_num(x, nan=1, posinf=7),
+        lambda x: (np.nan_to_num(x, copy=False, neginf=-2), x),
+        lambda x: np.nan_to_num(x[0, 1]),
+        lambda x: np.nan_to_num(x + 1j * x[::-1], nan=2.0),
+        lambda x: np.select([x > 1, x < 0], [x, -x], 7),
+        lambda x: np.select([x[0] > 1], [x], default=np.float32(2)),
+        lambda x: np.isclose(x, x, equal_nan=True),
+        lambda x: np.isclose(x[0, 0], 3),
+        lambda x: np.ptp(x[:, 2:], axis=1),
+        lambda x: np.common_type(x, x.astype("f4"))(2),
+        lambda x: np.clip(x, -1, None),
+        lambda x: x.clip(max=1.25),
+        lambda x: np.clip(1.25, x.astype("f4"), np.float32(2)),  # NumPy's number is a double
+        lambda x: np.clip(np.clip(x, -9, 9).astype("u1"), -300, 300),
+        lambda x: np.clip(np.clip(x, -9, 9).astype("u1"), 300, None),  # an OverflowError
+        lambda x: (np.clip(x, 0, 1, out=x), x),
+        lambda x: np.fix(x),
+        *(lambda x, n=n: np.linalg.norm(x[:, ::2], n) for n in (1, -1, np.inf, -np.inf)),
+        *(lambda x, n=n: np.linalg.norm(x[:, 2:], n, axis=1, keepdims=True) for n in (0, 1, np.inf, -np.inf, "fro")),
+    ],
+)
+def test_functions_in_numpys_own_code(function):
+    check(lambda x: function(x), HOLES)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, y: np.copyto(x, y),
+        lambda x, y: np.copyto(x, y[0]),
+        lambda x, y: np.copyto(x, 3),
+        lambda x, y: np.copyto(x, 3, where=y > 0),
+        lambda x, y: np.copyto(x[:, ::2], x[:, 1::2].copy(), where=[True, False]),
+        lambda x, y: np.copyto(x, [1, 2, 3, 4], casting="unsafe"),
+        lambda x, y: np.copyto(y, x, casting="unsafe"),
+    ],
+)
+def test_copyto(write):
+    def function(x, y):
+        write(x, y)
+        return x, y
+
+    for kind in ("f8", "f4", "i4"):
+        check(function, np.arange(8).reshape(2, 4).astype(kind), np.arange(-4, 4, dtype="i2").reshape(2, 4))

@@ -7,20 +7,21 @@ import inspect
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.registry import HANDLED
+from mlirfuse.frontend.numpy.registry import HANDLED, HELPERS
 from mlirfuse.frontend.numpy.trace_state import current
 
 _COMPOSED = (
-    np.angle, np.append, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.column_stack, np.diff, np.dsplit, np.dstack,
-    np.flip, np.fliplr, np.flipud, np.hsplit, np.hstack, np.iscomplex, np.iscomplexobj, np.isrealobj, np.meshgrid,
-    np.moveaxis, np.ndim, np.outer, np.rollaxis, np.shape, np.sinc, np.size, np.split, np.tensordot, np.trapezoid,
-    np.tril, np.triu, np.vsplit, np.vstack, np.linalg.cross, np.linalg.diagonal, np.linalg.matmul,
-    np.linalg.matrix_norm, np.linalg.matrix_transpose, np.linalg.outer, np.linalg.tensordot, np.linalg.trace,
-    *filter(None, [getattr(np, "unstack", None)]),
+    np.angle, np.append, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.column_stack, np.common_type,
+    np.diff, np.dsplit, np.dstack, np.flip, np.fliplr, np.flipud, np.hsplit, np.hstack, np.isclose, np.iscomplex,
+    np.iscomplexobj, np.isrealobj, np.meshgrid, np.moveaxis, np.nan_to_num, np.nanprod, np.nansum, np.ndim, np.outer,
+    np.ptp, np.rollaxis, np.select, np.shape, np.sinc, np.size, np.split, np.tensordot, np.trapezoid, np.tril, np.triu,
+    np.vsplit, np.vstack, np.linalg.cross, np.linalg.diagonal, np.linalg.matmul, np.linalg.matrix_norm,
+    np.linalg.matrix_transpose, np.linalg.outer, np.linalg.tensordot, np.linalg.trace,
+    np.fix, *filter(None, [getattr(np, "unstack", None)]),
 )  # fmt: skip
 
 
-def _traced(function):
+def traced(function):
     """``function`` with its creation functions and its own calls of NumPy's functions traced."""
     code = inspect.unwrap(function)
 
@@ -33,4 +34,5 @@ def _traced(function):
     return call
 
 
-HANDLED |= {function: _traced(function) for function in _COMPOSED}
+HANDLED |= {function: traced(function) for function in _COMPOSED}
+HELPERS.add(np.lib._nanfunctions_impl._replace_nan)  # type: ignore[attr-defined]  # no stub

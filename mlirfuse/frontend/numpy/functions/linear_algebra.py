@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import ShapeError, UnsupportedError
+from mlirfuse.frontend.numpy.functions.composed import traced
 from mlirfuse.frontend.numpy.functions.creation import compared_with_diagonal
 from mlirfuse.frontend.numpy.functions.rearranging import joined, stack
-from mlirfuse.frontend.numpy.functions.reductions import max, min, reduce_axes, squared, sum
-from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, squeeze, transpose
+from mlirfuse.frontend.numpy.functions.reductions import reduce_axes, squared, sum
+from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, transpose
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, inexact, typed, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.shapes import axes_or_all
@@ -117,11 +118,8 @@ def einsum(subscripts, *operands, out=None, optimize=False, **kwargs):
         if left is None:
             left, have = _sum_out(x, term, later, to)
             continue
-        both, mine, theirs = (
-            [c for c in have if c in term],
-            [c for c in have if c not in term],
-            [c for c in term if c not in have],
-        )
+        both, mine = [c for c in have if c in term], [c for c in have if c not in term]
+        theirs = [c for c in term if c not in have]
         gone, batch = [c for c in both if c not in later], [c for c in both if c in later]
         if gone and mine and theirs:
             one, two = _as_matrices(left, have, batch, mine, gone), _as_matrices(x, term, batch, gone, theirs)
@@ -179,28 +177,13 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 def norm(x, ord=None, axis=None, keepdims=False):
     x, ord = inexact(x), concrete(ord)
     axes = axes_or_all(axis, x.ndim)
-    euclidean = {1: (None, 2), 2: (None, "f", "fro")}.get(len(axes), (None,) if axis is None else ())
-    if ord in euclidean:
+    if ord in {1: (None, 2), 2: (None, "f", "fro")}.get(len(axes), (None,) if axis is None else ()):
+        # a sum, which is fused with what computes x, where NumPy takes a dot product
         return call_ufunc(np.sqrt, (sum(squared(x), None if axis is None else axes, keepdims=keepdims),))
-    magnitude = call_ufunc(np.absolute, (x,))
-    if len(axes) == 1:
-        if isinstance(ord, str):
-            fail(ValueError, f"Invalid norm order '{ord}' for vectors")
-        pick = {np.inf: max, -np.inf: min, 1: sum}.get(ord)
-        if pick is not None:
-            return pick(magnitude, axes, keepdims=keepdims)
-        if ord == 0:
-            return sum(asarray(x != 0, x._value.dtype.real), axes, keepdims=keepdims)
-        return sum(magnitude**ord, axes, keepdims=keepdims) ** (1.0 / ord)
-    if len(axes) == 2:
-        rows, columns = axes
-        if ord in (1, -1, np.inf, -np.inf):
-            inner_axis, outer_axis = (rows, columns) if abs(ord) == 1 else (columns, rows)
-            pick = max if ord > 0 else min
-            result = pick(sum(magnitude, inner_axis, keepdims=True), outer_axis, keepdims=True)
-            return result if keepdims else wrap(x._trace, squeeze(result, axes).value)
-    what = f"np.linalg.norm with ord={ord!r} over {len(axes)} axes"
-    unsupported(what, "it needs singular values; use 'fro', 1, -1, inf or -inf")
+    return _norm(x, ord, axis, keepdims)
+
+
+_norm = traced(np.linalg.norm)
 
 
 @implements(np.linalg.vector_norm)

@@ -1,4 +1,4 @@
-"""Questions about arrays and dtypes: isclose, array_equal, can_cast, result_type, isscalar …"""
+"""Questions about arrays and dtypes: array_equal, can_cast, result_type, isscalar …"""
 
 from __future__ import annotations
 
@@ -7,30 +7,16 @@ import numpy as np
 from mlirfuse.frontend.numpy.functions.elementwise import isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_
 from mlirfuse.frontend.numpy.graph_breaks.calls import python_bool
-from mlirfuse.frontend.numpy.operands import asarray, contains_traced, inexact, operand, trace_of
+from mlirfuse.frontend.numpy.operands import asarray, operand, trace_of
 from mlirfuse.frontend.numpy.promotion import kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 
 
-@implements(np.isclose)
-def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
-    t = trace_of(a, b, rtol, atol)
-    x, y = (asarray(z) if contains_traced(z) else operand(t, z) for z in (a, b))
-    if kind_of(y) is int or isinstance(y, bool):
-        y = y * 1.0  # Python's numbers do not widen x
-    elif not isinstance(y, (float, complex)):
-        y = inexact(y)
-    close = (abs(x - y) <= atol + rtol * abs(y)) & np.isfinite(y) | (x == y)
-    if equal_nan:
-        close = close | (isnan_(asarray(x)) & isnan_(y))
-    return close
-
-
 @implements(np.allclose)
 def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return python_bool(all_(isclose(a, b, rtol, atol, equal_nan)))
+    return python_bool(all_(np.isclose(a, b, rtol, atol, equal_nan)))
 
 
 @implements(np.array_equal)
@@ -56,12 +42,6 @@ def result_type(*arrays_and_dtypes):
         np.dtype(x) if isinstance(x, (type, str, np.dtype)) else kind_of(operand(t, x)) for x in arrays_and_dtypes
     )
     return result_type_of(kinds).numpy
-
-
-@implements(np.common_type)
-def common_type(*arrays):
-    kinds = tuple(asarray(a).dtype if asarray(a)._value.dtype.is_inexact else np.dtype("f8") for a in arrays)
-    return result_type_of(kinds).numpy.type
 
 
 @creates(np.isscalar)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from typing import Any
 
 import numpy as np
 
@@ -86,15 +87,11 @@ def _selected(x, where_, neutral, to: DType) -> TracedArray:
 
 
 def _with_initial(result, initial, ufunc):
+    """The result combined with ``initial``, which is converted to an element as by assignment."""
     if initial is np._NoValue or initial is None:
         return result
-    return call_ufunc(ufunc, (result, _as_element(initial, result._value.dtype)))
-
-
-def _as_element(initial, to: DType):
-    """``initial`` as an element of dtype ``to``, converted as by assignment."""
-    found = stored(trace_of(initial), initial, to, ELEMENT)
-    return asarray(found, to.numpy) if isinstance(found, TracedArray) else found
+    found = stored(trace_of(initial), initial, result._value.dtype, ELEMENT)
+    return call_ufunc(ufunc, (result, asarray(found, result.dtype) if isinstance(found, TracedArray) else found))
 
 
 def _accumulation(name: str, ufunc, of_bools: str):
@@ -245,12 +242,6 @@ def count_nonzero(a, axis=None, *, keepdims=False):
     return sum(asarray(a) != 0, axis, np.int64, keepdims=keepdims)
 
 
-@implements(np.ptp)
-def ptp(a, axis=None, out=None, keepdims=False):
-    x = asarray(a)
-    return into_out(max(x, axis, keepdims=keepdims) - min(x, axis, keepdims=keepdims), out, "ptp")
-
-
 @implements(np.average)
 def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
     x = asarray(a)
@@ -311,19 +302,7 @@ METHODS |= {
 }
 
 
-def _nan_aware(x, neutral):
-    return chosen(isnan_(x), x.dtype.type(neutral), x) if x._value.dtype.is_inexact else x
-
-
-def _nan_accumulation(name: str, function, neutral: int):
-    @implements(getattr(np, name))
-    def accumulation(a, axis=None, dtype=None, out=None, keepdims=False, initial=np._NoValue, where=True):
-        return function(_nan_aware(asarray(a), neutral), axis, dtype, out, keepdims, initial, where)
-
-    return accumulation
-
-
-nansum, nanprod = _nan_accumulation("nansum", sum, 0), _nan_accumulation("nanprod", prod, 1)
+nansum: Any = np.nansum  # of traced arrays: composed
 
 
 def _nan_extreme(name: str, reduce, lowest: float):
