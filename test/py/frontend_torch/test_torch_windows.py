@@ -57,7 +57,7 @@ OTHERS = {
 def from_the_start(monkeypatch):
     """As on a GPU, where adaptive windows of several sizes are gathered too."""
     torch._dynamo.reset()
-    monkeypatch.setattr(adaptive_pools, "_on_cpu", lambda c: False)
+    monkeypatch.setattr(adaptive_pools, "_in_loops", lambda *_: False)
 
 
 def drawn(shape, channels_last=False, dtype=torch.float32):
@@ -117,6 +117,17 @@ def test_other_windows(name):
 def test_channels_last_and_types(name, dtype):
     """16-bit floats sum in float32: the error is that of one rounding, and of the gradient's."""
     check(lambda x: functional.avg_pool2d(x, **MEANS[name]), drawn((2, 8, 13, 10), True, dtype), rounds=2)
+
+
+@pytest.mark.parametrize("pool", [functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d])
+def test_adaptive_windows_of_a_cpu(monkeypatch, pool):
+    """Row-major images of float32 by kernels, others by torch's loops."""
+    monkeypatch.undo()
+    x = torch.randn(2, 3, 17, 15)
+    for given, in_loops in ((x, 0), (x.to(memory_format=torch.channels_last), 1), (x.bfloat16(), 1)):
+        f = lambda x: pool(x, (5, 4))  # noqa: E731
+        assert len([row for graph in mlirfuse.torch.explain(f, given).graphs for row in graph.outside]) == in_loops
+        torch.testing.assert_close(torch.compile(f, backend="mlirfuse", dynamic=False)(given), f(given))
 
 
 def test_places_of_adaptive_maxima():
