@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mlirfuse.torch  # noqa: F401  # registers the back end
+from mlirfuse.frontend.torch import backend
 from mlirfuse.passes.segment import SegmentPass
 
 F = torch.nn.functional
@@ -42,3 +43,33 @@ def test_graphs_of_changing_sizes_have_the_kernels_of_constant_ones(f, rows, mon
         given = (torch.randn(n, device=DEVICE, requires_grad=True) for n in (1 << 16, (rows, 1 << 16)))
         torch.compile(f, backend="mlirfuse", dynamic=dynamic)(*given).sum().backward()
     assert kernels[True] == kernels[False]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: (x[..., 1:] - x[..., :-1]).exp(),
+        lambda x: x[1:-1, 1:-1] * 4 - x[2:, 1:-1] - x[:-2, 1:-1],
+        lambda x: x[None, 1:, 2:].permute(2, 0, 1) * 3,
+        lambda x: torch.cat([x[:, :1], x[:, 1:] - x[:, :-1]], 1),
+        lambda x: torch.roll(x, 1, 1) - x,
+        lambda x: torch.roll(x, (-3, 5), (0, 1)) * 2,
+        lambda x: torch.roll(x, 2).exp(),
+        lambda x: torch.roll(x, x.shape[0] - 1, 1) + 1,
+    ],
+    ids=["differences", "stencil", "permuted", "joined", "roll", "two rolls", "flat roll", "roll by a size"],
+)
+def test_slices_and_rolls_are_kernels(f, monkeypatch):
+    """The extents of slices are differences of sizes, of which torch's strides are ``max(1, n - 1)``."""
+    outside, lower = [], backend.lower
+    monkeypatch.setattr(backend, "lower", lambda *given: (outside.append(lower(*given)), outside[-1])[1])
+    torch._dynamo.reset()
+    run = torch.compile(f, backend="mlirfuse", dynamic=True)
+    for shape in ((4, 40), (5, 7), (3, 4), (7, 3)):
+        x = torch.randn(shape, device=DEVICE, requires_grad=True)
+        ours, eagers = run(x), f(x)
+        assert ours.stride() == eagers.stride()
+        weights = torch.arange(ours.numel(), dtype=x.dtype, device=DEVICE).reshape(ours.shape)
+        found, wanted = ((y.detach(), *torch.autograd.grad(y, x, weights)) for y in (ours, eagers))
+        torch.testing.assert_close(found, wanted)
+    assert not any(lowered.outside for lowered in outside)

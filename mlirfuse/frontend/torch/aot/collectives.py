@@ -46,7 +46,7 @@ def in_place(node: Node) -> bool:
         return False
     given = source.meta["val"]
     try:
-        if not layouts.is_dense(sizes.shape(given.shape), sizes.shape(given.stride())):
+        if not layouts.is_dense(sizes.shape(given.shape), sizes.strides(given)):
             return False
     except OpaqueSize:
         return False

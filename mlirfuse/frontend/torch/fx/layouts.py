@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from mlirfuse.frontend.torch.fx.sizes import OpaqueSize, hint, shape
+from mlirfuse.frontend.torch.fx.sizes import strides as strides_of
 from mlirfuse.frontend.torch.torch_private import statically_known_true
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.sizes import Size
@@ -19,7 +20,7 @@ from mlirfuse.ir.sizes import Size
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions from outermost to innermost in memory, for a tensor without gaps or overlap; None for others.
     Dimensions of extent 1 keep their positions."""
-    extents, strides = shape(tensor.shape), shape(tensor.stride())
+    extents, strides = shape(tensor.shape), strides_of(tensor)
     if is_dense(extents, strides):
         return tuple(range(len(extents)))
     try:

@@ -39,6 +39,20 @@ def shape(values) -> tuple[Size, ...]:
     return tuple([n if type(n) is int else size(n) for n in values])
 
 
+def strides(tensor: torch.Tensor) -> tuple[Size, ...]:
+    """A fake tensor's strides as the IR's sizes, those that it has with elements: torch's ``max(1, n)`` of an extent
+    is the extent. Raises :class:`OpaqueSize`."""
+    return tuple([n if type(n) is int else of_expr(_of_elements(n.node.expr)) for n in tensor.stride()])
+
+
+@functools.lru_cache(maxsize=65536)
+def _of_elements(expr: sympy.Expr) -> sympy.Expr:
+    def at_least_one(part: sympy.Expr) -> bool:
+        return type(part).__name__ == "Max" and len(part.args) == 2 and 1 in part.args
+
+    return expr.replace(at_least_one, lambda part: next(n for n in part.args if n != 1))
+
+
 @functools.lru_cache(maxsize=65536)
 def of_expr(expr: sympy.Expr) -> Size:
     """A sympy expression over a ``ShapeEnv``'s symbols as the IR's size. Raises :class:`OpaqueSize`."""

@@ -151,11 +151,22 @@ def roll(c: Context, x: Value, shifts: Sequence[int] | int, dims: Sequence[int] 
     flat = x if dims else c.b.reshape(x, (x.numel,))
     for shift, dim in zip(shifts, [axis(d, x.rank) for d in dims] or [0]):
         extent = flat.shape[dim]
-        if not (isinstance(extent, int) and isinstance(shift, int)):
-            raise Unsupported("a roll by a symbolic size")
-        if extent and shift % extent:
-            flat = c.op("roll", flat, axis=dim, shift=shift % extent)
+        if isinstance(extent, int) and isinstance(shift, int):
+            if extent and shift % extent:
+                flat = c.op("roll", flat, axis=dim, shift=shift % extent)
+        else:
+            flat = _rolled(c, flat, dim, sz.mod(shift, extent))
     return in_own_memory(c, c.b.reshape(flat, x.shape))
+
+
+def _rolled(c: Context, x: Value, dim: int, shift: Size) -> Value:
+    """``x`` moved by ``shift`` elements, less than its extent, as its last part before its first."""
+    rest = x.shape[dim] - shift
+    start = tuple(rest if k == dim else 0 for k in range(x.rank))
+    sizes = [(*x.shape[:dim], n, *x.shape[dim + 1 :]) for n in (shift, rest)]
+    ones = (1,) * x.rank
+    last = c.op("slice", x, start=start, size=sizes[0], step=ones)
+    return c.op("concatenate", last, c.op("slice", x, start=(0,) * x.rank, size=sizes[1], step=ones), axis=dim)
 
 
 @rule("aten.flip.default", "prims.rev.default")
