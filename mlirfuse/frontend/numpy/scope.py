@@ -188,17 +188,26 @@ def spec_of(array):
 def roots_of(fn, objects=()) -> tuple[list, set[str]]:
     """The scope that ``fn`` and the user's functions it can call read: (name, root, steps, value); and the names in
     their code. ``objects``: arguments other than arrays and numbers, whose attributes they read."""
-    out: list[tuple[str, Any, tuple, Any]] = [("self", value, (), value) for value in objects]
+    out: list[tuple[str, Any, tuple, Any]] = []
+    selves: set[int] = set()  # ids of objects of ``out`` that methods have
     seen: set[types.CodeType] = set()
     words: set[str] = set()
     queue = [fn, *(value for value in objects if callable(value))]
+
+    def has_self(value: Any) -> None:
+        if id(value) not in selves:
+            selves.add(id(value))
+            out.append(("self", value, (), value))
+
+    for value in objects:
+        has_self(value)
     while queue and len(seen) < 32:
         fn = queue.pop(0)
         receiver, function = getattr(fn, "__self__", None), getattr(fn, "__func__", fn)
         if receiver is not None:
-            out.append(("self", receiver, (), receiver))
+            has_self(receiver)
         if not isinstance(function, types.FunctionType):
-            out.append(("self", function, (), function))
+            has_self(function)
             function = inspect.getattr_static(type(function), "__call__", None)
             if not isinstance(function, types.FunctionType):
                 continue

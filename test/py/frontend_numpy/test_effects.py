@@ -20,6 +20,7 @@ from numpy.random import default_rng, rand
 
 import mlirfuse
 from mlirfuse import TraceError
+from mlirfuse.frontend.numpy.scope import roots_of
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -574,3 +575,40 @@ def test_a_warning_during_the_trace_is_no_effect():
         warnings.simplefilter("default")
         assert np.array_equal(mlirfuse.jit(f)(X), f(X))
     assert not any(issubclass(w.category, mlirfuse.FallbackWarning) for w in shown)
+
+
+def _with_special_methods(other):
+    """An object whose special methods name ``other``."""
+
+    class Kept:
+        def __init__(self):
+            self.other = other
+
+        def __enter__(self):
+            return self.other, other
+
+        def __exit__(self, *_):
+            return other is None
+
+        def __len__(self):
+            return len(other)
+
+        def __getitem__(self, k):
+            return other[k]
+
+    return Kept()
+
+
+def test_objects_of_special_methods_are_looked_into_once():
+    """However many functions lead to them: all that name one another took longer than anyone would wait."""
+    kept: object = [1.0]
+    for _ in range(8):
+        kept = _with_special_methods(kept)
+
+    def f(x):
+        with kept as (a, b):
+            return x * kept[0] + len(kept) + (a is b)
+
+    found = [value for name, *_, value in roots_of(f)[0] if name == "self"]
+    assert len({id(value) for value in found}) == len(found)
+    assert np.array_equal(mlirfuse.jit(f)(X), f(X))
