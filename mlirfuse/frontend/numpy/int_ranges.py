@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedScalar
+from mlirfuse.ir.sizes import Size
 from mlirfuse.runtime.signature import NumberGuard, NumberStep
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Range = tuple[int, int]  # closed
 _ASSUMED = 31  # bits of an argument's magnitude
 _SIZE = 47  # bits of a size's
+_COEFFICIENT = 2**10  # up to which multiples of sizes are sizes
 _INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -34,6 +36,16 @@ def may_outgrow(t: Trace, function: Callable, operands: Sequence[Any]) -> bool:
     if _narrow(t, operands):
         found = _of_op(t, function, operands)
     return found is not None and not _fits(found)
+
+
+def size_may_outgrow(t: Trace, size: Size) -> bool:
+    """Whether a size may be beyond what the trace assumes of one: below 2**47 in magnitude, by a guard where it has a
+    power of an extent or a large coefficient."""
+    if isinstance(size, int) or all(
+        abs(coefficient) <= _COEFFICIENT and len(set(factors)) == len(factors) for factors, coefficient in size.terms
+    ):
+        return False
+    return not (t.decide(size, "<", 2**_SIZE) and t.decide(size, ">", -(2**_SIZE)))
 
 
 def _fits(found: Range) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.effects import give_up
-from mlirfuse.frontend.numpy.int_ranges import may_outgrow
+from mlirfuse.frontend.numpy.int_ranges import may_outgrow, size_may_outgrow
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
@@ -275,7 +275,8 @@ def _sym_method(function, reflected: bool):
             return _sym_arith(function, a, b)
         if function in (operator.floordiv, operator.mod) and self._trace.decide(y, "==", 0):
             return python_value(function, (1, 0))  # raises Python's error
-        return self._trace.sym(_ON_SIZES[function](x, y))
+        size = _ON_SIZES[function](x, y)
+        return python_value(function, (a, b)) if size_may_outgrow(self._trace, size) else self._trace.sym(size)
 
     return method
 

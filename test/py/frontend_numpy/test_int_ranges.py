@@ -28,6 +28,29 @@ def test_powers_and_shifts(expression):
     _compare(f, mlirfuse.jit(f), [(n, k) for n in (3, 62, 63, 64, 100, 5, 1000) for k in (2, 30)])
 
 
+@pytest.mark.parametrize(
+    "expression",
+    ["s ** 8, s ** 8 + n, x * s ** 8", "n * (s + 2**64), max(n + s + 2**64, s)", "(s * 6364136223846793005 + 1) * n, s * 2**62 - s * 2**62",
+     "x + (s * 6364136223846793005 + 1442695040888963407) % 2**64", "s * s * s, (s ** 3 + n) * s", "x.astype('i8') * (s ** 8 % 10**9)"],
+)  # fmt: skip
+def test_sizes(expression):
+    f = function_of(f"def f(x, n):\n    s = x.shape[0]\n    return {expression}\n")
+    compiled = mlirfuse.jit(f)
+    for extent in (3, 300, 301, 4, 3, 0, 1):
+        for n in (2, 2**31, 2**64):
+            x = np.ones(extent)
+            assert _outcome(compiled, x, n) == _outcome(f, x, n), (extent, n)
+
+
+def test_sizes_share_a_specialization():
+    compiled = mlirfuse.jit(function_of("def f(x, n):\n    s = x.shape[0]\n    return x * (s * s * s + n * s)\n"))
+    compiled(np.ones(5), 3)
+    before = mlirfuse.counters.specializations
+    for extent in range(2, 40):
+        assert compiled(np.ones(extent), 3)[1] == extent**3 + 3 * extent
+    assert mlirfuse.counters.specializations == before
+
+
 def test_a_chain_of_ints_that_grows():
     f = function_of("def f(x, n):\n    v = n\n    for _ in range(300):\n        v = v * 3 + n\n    return v, x * n\n")
     _compare(f, mlirfuse.jit(f), [(n,) for n in (1, -2, 0)])
