@@ -21,14 +21,13 @@ from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.ir.size_relations import failed
-from mlirfuse.runtime import arrays
+from mlirfuse.runtime import arrays, numpy_private
 
 
 def _error_state() -> tuple[contextvars.ContextVar, Any] | None:
     """Return the context variable that holds NumPy's floating-point error state, and the state that reports nothing;
     None in a version of NumPy without them."""
-    inside = sys.modules.get("numpy._core.umath")
-    state, created = getattr(inside, "_extobj_contextvar", None), getattr(inside, "_make_extobj", None)
+    state, created = numpy_private.error_state, numpy_private.make_error_state
     return None if state is None or created is None else (state, created(all="ignore"))
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy.scope import namespace_of
 from mlirfuse.frontend.numpy.source import located
+from mlirfuse.runtime import numpy_private
 
 
 class SideEffect(TraceError):
@@ -38,7 +39,7 @@ class Stop(BaseException):
 ACTING_MODULES = {
     "time", "_random", "random", "secrets", "uuid", "logging", "subprocess", "_posixsubprocess", "socket", "_socket",
     "tempfile", "shutil", "glob", "posix", "nt", "warnings", "_warnings", "numpy.random", "numpy.random.mtrand",
-    "numpy.random._generator",
+    numpy_private.GENERATORS,
 }  # fmt: skip
 CONCURRENT = {"threading", "concurrent", "multiprocessing", "asyncio", "joblib"}  # a trace is of one thread
 _ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}

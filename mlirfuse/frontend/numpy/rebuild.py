@@ -32,6 +32,7 @@ from mlirfuse.frontend.numpy.scope import UNSET, content_of
 from mlirfuse.frontend.numpy.source import is_internal
 from mlirfuse.frontend.numpy.trace_state import current
 from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.runtime import numpy_private
 
 _LIBRARIES = tuple(
     {path for key, path in sysconfig.get_paths().items() if key in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -281,7 +282,8 @@ def as_traced(fn):
     return fn if trace is None or trace.stand_ins is None else trace.stand_ins.of(fn)
 
 
-_REPLACED_MODULES = ACTING_MODULES | {"numpy", "numpy._core.numeric", "datetime", "json", "operator", "os", "sys"}
+_NUMPYS = {"numpy", numpy_private.numeric_name}
+_REPLACED_MODULES = ACTING_MODULES | _NUMPYS | {"datetime", "json", "operator", "os", "sys"}
 
 
 class _Acting:

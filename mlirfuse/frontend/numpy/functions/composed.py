@@ -9,11 +9,12 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.registry import HANDLED, HELPERS
 from mlirfuse.frontend.numpy.trace_state import current
+from mlirfuse.runtime import numpy_private
 
 _COMPOSED = (
     np.angle, np.append, np.atleast_1d, np.atleast_2d, np.atleast_3d, np.column_stack, np.common_type,
     np.diff, np.dsplit, np.dstack, np.flip, np.fliplr, np.flipud, np.hsplit, np.hstack, np.isclose, np.iscomplex,
-    np.iscomplexobj, np.isrealobj, np.meshgrid, np.moveaxis, np.nan_to_num, np.nanprod, np.nansum, np.ndim, np.outer,
+    np.iscomplexobj, np.isrealobj, np.meshgrid, np.moveaxis, np.nan_to_num, np.ndim, np.outer,
     np.ptp, np.rollaxis, np.select, np.shape, np.sinc, np.size, np.split, np.tensordot, np.trapezoid, np.tril, np.triu,
     np.vsplit, np.vstack, np.linalg.cross, np.linalg.diagonal, np.linalg.matmul, np.linalg.matrix_norm,
     np.linalg.matrix_transpose, np.linalg.outer, np.linalg.tensordot, np.linalg.trace,
@@ -35,4 +36,6 @@ def traced(function):
 
 
 HANDLED |= {function: traced(function) for function in _COMPOSED}
-HELPERS.add(np.lib._nanfunctions_impl._replace_nan)  # type: ignore[attr-defined]  # no stub
+if numpy_private.replace_nan is not None:
+    HANDLED |= {function: traced(function) for function in (np.nanprod, np.nansum)}
+    HELPERS.add(numpy_private.replace_nan)

@@ -20,6 +20,7 @@ from mlirfuse.frontend.numpy.ufunc_rules import op
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, store
 from mlirfuse.frontend.numpy.views import ComplexPart, ReadOnly
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.runtime import numpy_private
 
 
 def _wraps() -> bool:
@@ -59,18 +60,21 @@ def chosen(condition, *branches):
     return wrap(t, t.emit("where", *values))
 
 
-_CLIP = np._core.umath.clip  # type: ignore[attr-defined]  # no stub
-_clipped = traced(np._core._methods._clip)  # type: ignore[attr-defined]
-
-
-@lowers(_CLIP)
 def _between(t, values, ins, outs):
     x, low, high = aligned(t, values)
     return t.emit("minimum", *aligned(t, [t.emit("maximum", x, low), high]))
 
 
+_CLIPS = numpy_private.clip_ufunc is not None and numpy_private.clip_method is not None
+if _CLIPS:
+    lowers(numpy_private.clip_ufunc)(_between)
+    _clipped = traced(numpy_private.clip_method)
+
+
 @implements(np.clip)
 def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, max=np._NoValue, **options):
+    if not _CLIPS:
+        unsupported(f"np.clip in NumPy {np.__version__}", "use np.minimum and np.maximum")
     low, high = (a_min if min is np._NoValue else min), (a_max if max is np._NoValue else max)
     low, high = (None if x is np._NoValue else x for x in (low, high))
     return _clipped(asarray(a), low, high, out, **options)

@@ -13,12 +13,16 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops.values import PY_FLOAT, NotOutlinable, Number, NumberType, require
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.runtime import numpy_private
 
 
 def is_generator(value: Any) -> bool:
-    """Whether a value is one of NumPy's generators. NumPy loads them at the first use, which takes 13 ms."""
+    """Whether a value is one of NumPy's generators, whose state can be read. NumPy loads them at the first use, which
+    takes 13 ms."""
     loaded = sys.modules.get("numpy.random")
-    return loaded is not None and isinstance(value, (loaded.Generator, loaded.RandomState))
+    if loaded is None or not isinstance(value, (loaded.Generator, loaded.RandomState)):
+        return False
+    return isinstance(value, loaded.Generator) or numpy_private.bit_generator(value) is not None
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,9 @@ _OF_STATE = {"random": "random", "random_sample": "random", "rand": "random", "u
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(np.random._generator.__file__)
-    except (AttributeError, OSError):
+        path = numpy_private.generators_library()
+        return None if path is None else ctypes.CDLL(path)
+    except OSError:
         return None
 
 
@@ -68,7 +73,7 @@ def _address(symbol: str) -> int:
 
 def state_of(owner: Any) -> int:
     """The address of a generator's state."""
-    bits = owner.bit_generator if isinstance(owner, np.random.Generator) else owner._bit_generator
+    bits = owner.bit_generator if isinstance(owner, np.random.Generator) else numpy_private.bit_generator(owner)
     return int(bits.ctypes.bit_generator.value)
 
 
