@@ -221,6 +221,13 @@ HOLES = np.array([[3, np.nan, -4, np.inf], [-np.inf, 0, 1.5, -0.0]])
         lambda x: np.clip(np.clip(x, -9, 9).astype("u1"), 300, None),  # an OverflowError
         lambda x: (np.clip(x, 0, 1, out=x), x),
         lambda x: np.fix(x),
+        lambda x: np.clip(x, 0, 1),  # keeps the sign of zeros
+        lambda x: np.clip(x, -1, -0.0),
+        lambda x: np.clip(x, 0, 1, min=1),  # a ValueError
+        lambda x: np.clip(x, 0),  # a TypeError
+        lambda x: np.linalg.norm(x[:0], np.inf),
+        lambda x: np.max(x[:0], initial=3),
+        lambda x: np.dot(np.asfortranarray(x[:, :3]), 2),  # row-major, unlike a product of elements
         *(lambda x, n=n: np.linalg.norm(x[:, ::2], n) for n in (1, -1, np.inf, -np.inf)),
         *(lambda x, n=n: np.linalg.norm(x[:, 2:], n, axis=1, keepdims=True) for n in (0, 1, np.inf, -np.inf, "fro")),
     ],
@@ -239,6 +246,7 @@ def test_functions_in_numpys_own_code(function):
         lambda x, y: np.copyto(x[:, ::2], x[:, 1::2].copy(), where=[True, False]),
         lambda x, y: np.copyto(x, [1, 2, 3, 4], casting="unsafe"),
         lambda x, y: np.copyto(y, x, casting="unsafe"),
+        lambda x, y: np.copyto(x, y, where=y),  # a TypeError
     ],
 )
 def test_copyto(write):

@@ -20,6 +20,7 @@ from mlirfuse.frontend.numpy.ufunc_rules import op
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, store
 from mlirfuse.frontend.numpy.views import ComplexPart, ReadOnly
 from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import numpy_private
 
 
@@ -61,8 +62,14 @@ def chosen(condition, *branches):
 
 
 def _between(t, values, ins, outs):
-    x, low, high = aligned(t, values)
-    return t.emit("minimum", *aligned(t, [t.emit("maximum", x, low), high]))
+    x, low, high = values
+
+    def larger_or_smaller(op: str, x: Value, bound: Value) -> Value:
+        """``x`` or ``bound``. Where they are equal, which zeros of both signs are, the second operand: as in NumPy
+        that is ``x`` for a bound that is one number."""
+        return t.emit(op, *aligned(t, [x, bound] if bound.rank else [bound, x]))
+
+    return larger_or_smaller("minimum", larger_or_smaller("maximum", x, low), high)
 
 
 _CLIPS = numpy_private.clip_ufunc is not None and numpy_private.clip_method is not None
@@ -75,8 +82,13 @@ if _CLIPS:
 def clip(a, a_min=np._NoValue, a_max=np._NoValue, out=None, *, min=np._NoValue, max=np._NoValue, **options):
     if not _CLIPS:
         unsupported(f"np.clip in NumPy {np.__version__}", "use np.minimum and np.maximum")
-    low, high = (a_min if min is np._NoValue else min), (a_max if max is np._NoValue else max)
-    low, high = (None if x is np._NoValue else x for x in (low, high))
+    given = [bound is not np._NoValue for bound in (a_min, a_max)]
+    if any(given) and not all(given):
+        fail(TypeError, f"clip() missing 1 required positional argument: '{'a_max' if given[0] else 'a_min'}'")
+    if any(given) and (min is not np._NoValue or max is not np._NoValue):
+        words = "Passing `min` or `max` keyword argument when `a_min` and `a_max` are provided is forbidden."
+        fail(ValueError, words)
+    low, high = (None if x is np._NoValue else x for x in ((a_min, a_max) if any(given) else (min, max)))
     return _clipped(asarray(a), low, high, out, **options)
 
 
@@ -153,7 +165,13 @@ def copyto(dst, src, casting="same_kind", where=True):
         np.can_cast(kind, to.numpy, casting) if isinstance(kind, np.dtype) else result_type_of((to.numpy, kind)) is to
     ):
         unsupported("np.copyto with such a cast")
-    store(t, dst, value_of(t, source, to), "copyto", casting, where)
+    mask = where if where is True else asarray(where)
+    if mask is not True and mask._value.dtype is not dt.bool_:
+        fail(
+            TypeError,
+            f"Cannot cast array data from dtype('{mask.dtype}') to dtype('bool') according to the rule 'safe'",
+        )
+    store(t, dst, value_of(t, source, to), "copyto", casting, mask)
 
 
 @implements("astype")

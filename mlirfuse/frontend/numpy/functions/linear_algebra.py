@@ -14,6 +14,7 @@ from mlirfuse.frontend.numpy.functions.creation import compared_with_diagonal
 from mlirfuse.frontend.numpy.functions.rearranging import joined, stack
 from mlirfuse.frontend.numpy.functions.reductions import reduce_axes, squared, sum
 from mlirfuse.frontend.numpy.functions.shaping import moveaxis, reshape, transpose
+from mlirfuse.frontend.numpy.memory_order import forced
 from mlirfuse.frontend.numpy.operands import asarray, concrete, fresh, inexact, typed, value_of, wrap
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.shapes import axes_or_all
@@ -68,10 +69,18 @@ tensordot: Any = np.tensordot  # of traced arrays: composed
 def dot(a, b, out=None):
     x, y = typed(asarray(a)), typed(asarray(b))
     if x.ndim == 0 or y.ndim == 0:
-        return into_out(x * y, out, "dot")
+        return into_out(_scaled(x, y), out, "dot")
     if y.ndim <= 2:
         return into_out(call_ufunc(np.matmul, (x, y)), out, "dot")
     return into_out(tensordot(x, y, ((x.ndim - 1,), (y.ndim - 2,))), out, "dot")
+
+
+def _scaled(x: TracedArray, y: TracedArray) -> TracedArray:
+    """The product with a number; of types and ranks that BLAS takes, row-major as its results are."""
+    product = x * y
+    if product.ndim <= 2 and product.dtype.char in "fdFD":
+        forced(x._trace, product.value, "C")
+    return product
 
 
 @implements(np.vdot)
@@ -83,7 +92,7 @@ def vdot(a, b, /):
 @implements(np.inner)
 def inner(a, b, /):
     x, y = typed(asarray(a)), typed(asarray(b))
-    return x * y if x.ndim == 0 or y.ndim == 0 else wrap(x._trace, tensordot(x, y, ((-1,), (-1,))).value)
+    return _scaled(x, y) if x.ndim == 0 or y.ndim == 0 else wrap(x._trace, tensordot(x, y, ((-1,), (-1,))).value)
 
 
 @implements(np.einsum)

@@ -125,7 +125,8 @@ def _extreme(name: str, ufunc):
         if initial is np._NoValue and _is_empty(x, axes):
             fail(ValueError, f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
         if initial is not np._NoValue and _is_empty(x, None):
-            return into_out(full(_kept(x.shape, axes, keepdims), initial, x.dtype), out, name)
+            filled = full(_kept(x.shape, axes, keepdims), initial, x.dtype)
+            return into_out(wrap(x._trace, filled.value), out, name)
         result = reduce_axes(x, name, axis, keepdims)
         return into_out(_with_initial(result, initial, ufunc), out, name)
 
