@@ -149,6 +149,9 @@ functorch_interpreter = _use("torch._C._functorch", "peek_interpreter_stack")
 current_graph_task_id = _use("torch._C", "_current_graph_task_id", missing=lambda: -1, instead="CUDA graphs alone")
 keeps_graph = _use("torch._C", "_autograd._get_current_graph_task_keep_graph")
 saved_tensors_hooks = _use("torch._C", "_autograd._top_saved_tensors_default_hooks")
+storage_users = _use(
+    "torch._C", "_storage_Use_Count", missing=lambda storage: object(), instead="copies of saved tensors behind hooks"
+)
 reinterpret_tensor = _use(
     "torch._C", "_dynamo.guards._reinterpret_tensor", missing=torch.as_strided, instead="torch.as_strided"
 )

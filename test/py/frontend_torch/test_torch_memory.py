@@ -83,12 +83,17 @@ def own(x, w, b):
     return ((x @ w) * b).tanh()
 
 
-def test_donated_tensors_are_written_over():
-    """A gradient lies where a saved tensor lay that nobody else has; not where the graph is kept."""
+@pytest.mark.parametrize("hooks", [False, True])
+def test_donated_tensors_are_written_over(hooks):
+    """A gradient lies where a saved tensor lay that nobody else has; not where the graph is kept. Also once hooks have
+    seen saved tensors, as those of checkpoints do."""
     torch._dynamo.reset()
     given = [torch.randn(8, 8) for _ in range(2)] + [torch.randn(8, 8, requires_grad=True)]
     (wanted,) = torch.autograd.grad(own(*given).sum(), given[2])
     run = torch.compile(own, backend="mlirfuse", options={"fallback": False})
+    if hooks:
+        torch.utils.checkpoint.checkpoint(run, *given, use_reentrant=False).sum().backward()
+        given[2].grad = None
     for retained in (False, True):
         y = run(*given)
         places = {t.data_ptr() for t in y.grad_fn.saved_tensors} - {t.data_ptr() for t in (*given, y)}

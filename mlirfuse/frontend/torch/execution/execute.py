@@ -18,6 +18,7 @@ from mlirfuse.frontend.torch.torch_private import (
     is_zero_tensor,
     keeps_graph,
     saved_tensors_hooks,
+    storage_users,
 )
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.effects import memory_of
@@ -147,9 +148,9 @@ def _copying_donated(run: Boxed, donated: list[int]) -> Boxed:
     keeps, references = keeps_graph, sys.getrefcount
 
     def run_or_copy(args: list[Any]) -> list[Any]:
-        kept = keeps() or _hooks_seen
+        kept = keeps()
         for k in donated:
-            if kept or references(args[k]) > _ALONE:
+            if kept or references(args[k]) > _ALONE or (_hooks_seen and _holders(args[k]) != _ONE):
                 args[k] = args[k].clone()
         return run(args)
 
@@ -158,6 +159,15 @@ def _copying_donated(run: Boxed, donated: list[int]) -> Boxed:
 
 
 _ALONE = (lambda args: sys.getrefcount(args[0]))([object()])  # references to what only a list holds
+
+
+def _holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """The references to a tensor's storage: Python's, and those of tensors, which may be views."""
+    storage = tensor.untyped_storage()
+    return sys.getrefcount(storage), storage_users(storage._cdata)
+
+
+_ONE = _holders(torch.empty(0))  # of memory that one tensor alone has
 
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
