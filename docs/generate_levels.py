@@ -31,7 +31,7 @@ that you can print. This page shows one function at each of them, and then how a
 
 ## Print a level
 
-`f.lower(*args)` compiles a call without running it. `as_text(level)` gives the text. With
+`f.lower(*args)` lowers a call, and compiles and runs nothing. `as_text(level)` gives the text. With
 `mlirfuse.jit(…, target="cuda:sm_90")` it shows a GPU's code, and no GPU is needed.
 
 ```python

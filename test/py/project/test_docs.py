@@ -55,7 +55,7 @@ mlirfuse cache: disk: object-d006a2cf06b25bac5 stored, 16240 bytes"""
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
 def test_links(page):
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
         if "://" in target:

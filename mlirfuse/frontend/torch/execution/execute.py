@@ -167,7 +167,7 @@ def _holders(tensor: torch.Tensor) -> tuple[int, int]:
     return sys.getrefcount(storage), storage_users(storage._cdata)
 
 
-_ONE = _holders(torch.empty(0))  # of memory that one tensor alone has
+_ONE = _holders(torch.empty(0, device="cpu"))  # of memory that one tensor alone has
 
 
 def _sizes(lowered: Lowered) -> Callable[[list[Any]], dict[str, int]]:
