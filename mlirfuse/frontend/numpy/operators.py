@@ -269,8 +269,10 @@ _ON_SIZES = {  # operators whose result is a size
 def _sym_method(function, reflected: bool):
     def method(self, other, modulo=None):
         a, b = (other, self) if reflected else (self, other)
+        if modulo is not None:
+            return python_value(pow, (a, b, modulo))
         x, y = integer_of(a), integer_of(b)
-        power = function is operator.pow and not (modulo is None and isinstance(b, int) and 0 <= b <= 8)
+        power = function is operator.pow and not (isinstance(b, int) and 0 <= b <= 8)
         if x is None or y is None or power or function not in _ON_SIZES:
             return _sym_arith(function, a, b)
         if function in (operator.floordiv, operator.mod) and self._trace.decide(y, "==", 0):

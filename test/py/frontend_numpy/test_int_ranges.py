@@ -31,7 +31,8 @@ def test_powers_and_shifts(expression):
 @pytest.mark.parametrize(
     "expression",
     ["s ** 8, s ** 8 + n, x * s ** 8", "n * (s + 2**64), max(n + s + 2**64, s)", "(s * 6364136223846793005 + 1) * n, s * 2**62 - s * 2**62",
-     "x + (s * 6364136223846793005 + 1442695040888963407) % 2**64", "s * s * s, (s ** 3 + n) * s", "x.astype('i8') * (s ** 8 % 10**9)"],
+     "x + (s * 6364136223846793005 + 1442695040888963407) % 2**64", "s * s * s, (s ** 3 + n) * s", "x.astype('i8') * (s ** 8 % 10**9)",
+     "pow(s, 2, 7), pow(s, 50, 7) * n, pow(n, s, 7), pow(3, s, 7), pow(2, 3, s), pow(s, -1, 7)"],
 )  # fmt: skip
 def test_sizes(expression):
     f = function_of(f"def f(x, n):\n    s = x.shape[0]\n    return {expression}\n")
