@@ -240,6 +240,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
     return out, words
 
 
+_FUNCTIONS = (types.FunctionType, classmethod, staticmethod)
 _OF_TEXT_AND_COPIES = {
     "__repr__", "__str__", "__format__", "__hash__", "__del__", "__reduce__", "__reduce_ex__", "__getstate__",
     "__setstate__", "__sizeof__", "__dir__", "__class_getitem__", "__init_subclass__", "__set_name__",
@@ -247,27 +248,30 @@ _OF_TEXT_AND_COPIES = {
 
 
 def _special_names(kind: type) -> set[str]:
-    """The special methods of the user's classes that calls, operators and statements run (``__init__``, ``__add__``,
+    """The special methods of the user's classes that calls, operators and statements run (``__new__``, ``__add__``,
     ``__enter__`` …), which no code names."""
     return {
         name
         for base in kind.__mro__
         if namespace_of(base) is not None
         for name, held in vars(base).items()
-        if name.startswith("__") and name not in _OF_TEXT_AND_COPIES and isinstance(held, types.FunctionType)
+        if name.startswith("__") and name not in _OF_TEXT_AND_COPIES and isinstance(held, _FUNCTIONS)
     }
 
 
 def _methods(value, kind: type, names) -> list:
-    """The functions behind these attribute names of ``value``, looked up in its class ``kind``: methods and
-    properties."""
-    out = []
+    """The functions behind these attribute names of ``value``, looked up in its class ``kind``: methods,
+    properties and descriptors."""
+    out: list = []
     for name in names:
         found = inspect.getattr_static(kind, name, None)
-        if isinstance(found, (types.FunctionType, classmethod, staticmethod)):
+        if isinstance(found, _FUNCTIONS):
             out.append(getattr(value, name))
         elif isinstance(found, property) and value is not kind and isinstance(found.fget, types.FunctionType):
             out.append(types.MethodType(found.fget, value))
+        elif namespace_of(type(found)) is not None:  # a descriptor
+            access = (inspect.getattr_static(type(found), n, None) for n in ("__get__", "__set__"))
+            out += [types.MethodType(method, found) for method in access if isinstance(method, types.FunctionType)]
     return out
 
 

@@ -164,12 +164,28 @@ class Counted:
     def __exit__(self, *error): log.append(len(self.entered)); return True
     def __add__(self, other): log.append("+"); return other
     def __getitem__(self, key): log.append(key); return key
-kept = Counted()
+class New:
+    def __new__(cls): log.append("new"); return object.__new__(cls)
+class Field:
+    def __get__(self, owner, kind): log.append("get"); return 3
+    def __set__(self, owner, value): log.append(value)
+class Fields:
+    field = Field()
+kept, fields = Counted(), Fields()
 """
 
 
 @pytest.mark.parametrize(
-    "body", ["Counted(); return x", "return kept + x", "return x + kept[0]", "return (x * kept[1], kept)[0]"]
+    "body",
+    [
+        "Counted(); return x",
+        "return kept + x",
+        "return x + kept[0]",
+        "return (x * kept[1], kept)[0]",
+        "New(); return x",
+        "return x + fields.field",
+        "fields.field = 4; return x",
+    ],
 )
 @pytest.mark.parametrize("module", ["executed", __name__])
 def test_special_methods_have_their_effects_at_every_call(body, module):
