@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Range = tuple[int, int]  # closed
 _ASSUMED = 31  # bits of an argument's magnitude
 _SIZE = 47  # bits of a size's
+_SHIFTS = 5  # bits of numbers by which a small int may be shifted
 _COEFFICIENT = 2**10  # up to which multiples of sizes are sizes
 _INT64 = (-(2**63), 2**63 - 1)
 
@@ -33,9 +34,12 @@ def may_outgrow(t: Trace, function: Callable, operands: Sequence[Any]) -> bool:
     found = _of_op(t, function, operands)
     if found is None or _fits(found):
         return False
-    if _narrow(t, operands):
-        found = _of_op(t, function, operands)
-    return found is not None and not _fits(found)
+    for least in (_SHIFTS, 0):
+        if _narrow(t, operands, least):
+            found = _of_op(t, function, operands)
+            if found is None or _fits(found):
+                return False
+    return True
 
 
 def size_may_outgrow(t: Trace, size: Size) -> bool:
@@ -103,9 +107,9 @@ def _assume(t: Trace, x: LeafScalar, bits: int) -> Range:
     return 1 - 2**bits, 2**bits - 1
 
 
-def _narrow(t: Trace, operands: Sequence[Any]) -> bool:
-    """Assumes of all arguments that ``operands`` are computed from that they have no more bits than in this call;
-    whether that is less than before."""
+def _narrow(t: Trace, operands: Sequence[Any], least: int) -> bool:
+    """Assumes of all arguments that ``operands`` are computed from that they have no more bits than in this call, or
+    than ``least``; whether that is less than before."""
     narrowed = False
     seen: set[int] = set()
     left = [x for x in operands if isinstance(x, TracedScalar)]
@@ -116,7 +120,7 @@ def _narrow(t: Trace, operands: Sequence[Any]) -> bool:
         seen.add(id(x))
         left += [y for y in x._operands if isinstance(y, TracedScalar)]
         if isinstance(x, LeafScalar) and x._weak is int:
-            bits = int(x.spec.value).bit_length()
+            bits = max(least, int(x.spec.value).bit_length())
             known = t.int_ranges.get(x._value)
             if known is not None and known[1] >= 2**bits:
                 t.int_ranges[x._value] = _assume(t, x, bits)
