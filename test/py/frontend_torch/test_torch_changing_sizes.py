@@ -73,3 +73,14 @@ def test_slices_and_rolls_are_kernels(f, monkeypatch):
         found, wanted = ((y.detach(), *torch.autograd.grad(y, x, weights)) for y in (ours, eagers))
         torch.testing.assert_close(found, wanted)
     assert not any(lowered.outside for lowered in outside)
+
+
+def test_strides_of_extents_of_1_are_eagers():
+    """In the graph that Dynamo compiles for a slice of one row, on a CPU."""
+    torch._dynamo.reset()
+    for f in (lambda x: x[2:].t() * 2, lambda x: x[2:, 2:].t().exp()):
+        run = torch.compile(f, backend="mlirfuse", dynamic=True)
+        for shape in ((5, 6), (3, 7), (3, 9)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(run(x), f(x))
+            assert run(x).stride() == f(x).stride()

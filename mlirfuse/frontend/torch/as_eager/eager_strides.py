@@ -148,14 +148,15 @@ def _converted(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stri
     order = sorted(range(x.dim()), key=lambda k: (-strides[k], shape[k] == 1, k))
     ours = layouts.memory_order(x)
     apart = [k for k in order if shape[k] != 1]
-    if ours is not None and [k for k in ours if shape[k] != 1] == apart:
-        return x
+    same = ours is not None and [k for k in ours if shape[k] != 1] == apart
+    if same and (hints != shape or any(n == 1 and not isinstance(m, int) for n, m in zip(hints, x.shape))):
+        return x  # else strides of extents that are always 1 differ
     running: Any = 1
     given: list[Any] = [0] * x.dim()
     for k in reversed(order):
         given[k] = running
         running = running * x.shape[k]
-    return RESTRIDED(x, given)
+    return x if same and tuple(map(hint, given)) != strides else RESTRIDED(x, given)
 
 
 def _trial_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
