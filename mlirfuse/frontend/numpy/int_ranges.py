@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedScalar
+from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.runtime.signature import NumberGuard, NumberStep
 
@@ -30,12 +31,18 @@ _INT64 = (-(2**63), 2**63 - 1)
 
 def may_outgrow(t: Trace, function: Callable, operands: Sequence[Any]) -> bool:
     """Whether 64 bits may not hold ``function`` of these ints, by what the trace assumes of them; it assumes more
-    where that helps. False where nothing is known of an operand."""
+    where that helps: first what holds for most other calls, too. False where nothing is known of an operand."""
     found = _of_op(t, function, operands)
     if found is None or _fits(found):
         return False
-    for least in (_SHIFTS, 0):
-        if _narrow(t, operands, least):
+    assumptions: tuple[Callable[[], bool], ...] = (
+        lambda: _narrow_sizes(t, operands),
+        lambda: function is operator.lshift and _narrow_shift(t, *operands),
+        lambda: _narrow(t, operands, _SHIFTS),
+        lambda: _narrow(t, operands, 0),
+    )
+    for assume in assumptions:
+        if assume():
             found = _of_op(t, function, operands)
             if found is None or _fits(found):
                 return False
@@ -65,7 +72,7 @@ def _of_op(t: Trace, function: Callable, operands: Sequence[Any]) -> Range | Non
 def _of(t: Trace, x: Any) -> Range | None:
     """The range of an operand; None for what is no int, or computed elsewhere."""
     if x.__class__ is SymInt:
-        return -(2**_SIZE), 2**_SIZE
+        return t.int_ranges.get(x.size, (-(2**_SIZE), 2**_SIZE))
     if not isinstance(x, TracedScalar):
         return (int(x), int(x)) if isinstance(x, int) else None
     if x._weak not in (int, bool) or x.later:
@@ -92,42 +99,71 @@ def _of_scalar(t: Trace, x: TracedScalar) -> Range | None:
         return None
     if isinstance(x, LeafScalar):
         bits = max(_ASSUMED, int(x.spec.value).bit_length())
-        return _assume(t, x, bits) if bits < 64 else _INT64
+        return _assume(t, x, 2**bits) if bits < 64 else _INT64
     return _of_op(t, x._compute, x._operands) if x._compute is not None and x._operands else None
 
 
-def _assume(t: Trace, x: LeafScalar, bits: int) -> Range:
-    """Makes ``abs(x) < 2**bits`` a guard of the trace, in place of a weaker one."""
+def _assume(t: Trace, x: LeafScalar, bound: int) -> Range:
+    """Makes ``abs(x) < bound`` a guard of the trace, in place of a weaker one."""
     steps = (
         NumberStep(None, (x.leaf,)),
         NumberStep(operator.abs, (("step", 0),)),
-        NumberStep(operator.sub, (("step", 1), ("value", 2**bits))),
+        NumberStep(operator.sub, (("step", 1), ("value", bound))),
     )
     t.number_guards[x.value, "in range", False] = NumberGuard(steps, "<")
-    return 1 - 2**bits, 2**bits - 1
+    return 1 - bound, bound - 1
+
+
+def _computed_from(operands: Sequence[Any]) -> list[Any]:
+    """The operands, and what they are computed from."""
+    found: dict[int, Any] = {}
+    left = list(operands)
+    while left:
+        x = left.pop()
+        if id(x) not in found:
+            found[id(x)] = x
+            left += x._operands if isinstance(x, TracedScalar) else ()
+    return list(found.values())
+
+
+def _narrow_sizes(t: Trace, operands: Sequence[Any]) -> bool:
+    """Assumes of the sizes that ``operands`` are computed from that they are as small as arguments; whether that is
+    less than before."""
+    most = 2**_ASSUMED
+    sizes = {x.size for x in _computed_from(operands) if x.__class__ is SymInt} - t.int_ranges.keys()
+    small = [s for s in sizes if t.decide(s, "<", most) and t.decide(s, ">", -most)]
+    return _with_ranges(t, dict.fromkeys(small, (-most, most)))
+
+
+def _narrow_shift(t: Trace, x: Any, by: Any) -> bool:
+    """Assumes of a number that is an argument that ``x`` may be shifted by it; whether that is less than before."""
+    shifted = _of(t, x)
+    if shifted is None or not isinstance(by, LeafScalar) or by._weak is not int:
+        return False
+    bound = 64 - _most(shifted).bit_length()
+    if not abs(by.spec.value) < bound <= t.int_ranges[by._value][1]:
+        return False
+    return _with_ranges(t, {by._value: _assume(t, by, bound)})
 
 
 def _narrow(t: Trace, operands: Sequence[Any], least: int) -> bool:
     """Assumes of all arguments that ``operands`` are computed from that they have no more bits than in this call, or
     than ``least``; whether that is less than before."""
-    narrowed = False
-    seen: set[int] = set()
-    left = [x for x in operands if isinstance(x, TracedScalar)]
-    while left:
-        x = left.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        left += [y for y in x._operands if isinstance(y, TracedScalar)]
+    ranges = {}
+    for x in _computed_from(operands):
         if isinstance(x, LeafScalar) and x._weak is int:
-            bits = max(least, int(x.spec.value).bit_length())
+            bound = 2 ** max(least, int(x.spec.value).bit_length())
             known = t.int_ranges.get(x._value)
-            if known is not None and known[1] >= 2**bits:
-                t.int_ranges[x._value] = _assume(t, x, bits)
-                narrowed = True
-    if narrowed:
-        t.int_ranges = {value: r for value, r in t.int_ranges.items() if value.op is None}
-    return narrowed
+            if known is not None and known[1] >= bound:
+                ranges[x._value] = _assume(t, x, bound)
+    return _with_ranges(t, ranges)
+
+
+def _with_ranges(t: Trace, ranges: dict[Any, Range]) -> bool:
+    """Sets the ranges of sizes and arguments, of which those of what is computed follow anew; whether there are any."""
+    if ranges:
+        t.int_ranges = {x: r for x, r in t.int_ranges.items() if not isinstance(x, Value) or x.op is None} | ranges
+    return bool(ranges)
 
 
 # ---- the ranges of Python's operators

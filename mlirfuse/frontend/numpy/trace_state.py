@@ -76,7 +76,7 @@ class Trace:
         self.scalar_ranges: dict[int, set[tuple[int, int]]] = {}
         self.index_ranges: dict[int, list[tuple[Size, Size]]] = {}
         self.number_guards: dict[tuple[Value, str, bool], NumberGuard] = {}
-        self.int_ranges: dict[Value, Any] = {}  # of Python's ints: see int_ranges
+        self.int_ranges: dict[Value | Expr, Any] = {}  # of Python's ints and of sizes: see int_ranges
         self.symbols: dict[str, tuple[int, str, int]] = {}
         self.layouts: list[Layout | None] = []
         self.scalars: set[int] = set()
