@@ -385,9 +385,21 @@ class _Lowering:
             if unchanged and not (based or detached) and root.op is not None:  # a transpose of a transpose
                 created.append(root)
                 continue
-            created.append(self._window(root, fake, numbers, based))
-            self.view_bases[created[-1]] = root, held
+            first = based and self._is_first_of_its_memory(root, held, fake)
+            created.append(self._window(root, fake, numbers, based and not first))
+            self.view_bases[created[-1]] = (created[-1], fake) if first else (root, held)
         return created if several else created[0]
+
+    def _is_first_of_its_memory(self, root: Value, held: torch.Tensor, view: torch.Tensor) -> bool:
+        """Whether a returned view of ``root`` is the base of other results: it has all elements of a tensor of this
+        graph that is not returned itself, as decompositions create (``stack`` is a view of ``cat``). To autograd it is
+        no view, and the caller may write into it."""
+        returned = self.module.graph.output_node().all_input_nodes
+        return (
+            root.op is not None
+            and sz.product(sizes.shape(held.shape)) == sz.product(sizes.shape(view.shape))
+            and not any(n in self.created and self.created[n].outside is root for n in returned)
+        )
 
     def _window(self, root: Value, fake: torch.Tensor, numbers: list[tuple[Size, ...]], based: bool) -> Value:
         """The view ``fake`` of ``root``; ``numbers``: strides of root, and shape, strides and first element of the

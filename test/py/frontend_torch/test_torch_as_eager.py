@@ -435,6 +435,30 @@ def test_gelu_of_infinity():
 # ---- views, writes in place and gradients
 
 
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("f", [
+    lambda x: (y := torch.stack([x, x]), y.swapaxes(0, 1)),
+    lambda x: (y := torch.stack([x, x], 1), y[0], y.reshape(-1)),
+    lambda x: (torch.stack([x, x]).mT, x * 2),
+    lambda x: (y := torch.tile(x, (2, 2)), y.view(-1)[3:], y),
+    lambda x: (y := torch.hstack([x, x]), y.t()),
+])  # fmt: skip
+def test_the_caller_writes_into_results_that_share_memory(f, requires_grad):
+    """Decompositions create some of them as views: ``stack`` as one of ``cat``."""
+    given = torch.randn(2, 3)
+
+    def run(f):
+        x = given.clone().requires_grad_(requires_grad)
+        results = f(x)
+        for k, y in enumerate(results):
+            y.mul_(k + 2)
+        if requires_grad:
+            sum(y.sum() * (k + 1) for k, y in enumerate(results)).backward()
+        return [y.detach() for y in results], x.grad
+
+    torch.testing.assert_close(run(compiled(f)), run(f))
+
+
 @pytest.mark.parametrize("first", range(0, 32, 8))
 def test_views_writes_and_gradients(first):
     problems = [p for seed in range(first, first + 8) if (p := views.problem(seed))]

@@ -152,7 +152,9 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     graph = SimpleNamespace(returns=[Value(dt.f32, ())], donated=[])
     cpu = torch.device("cpu")
     run = boxed(
-        SimpleNamespace(constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[], tangents=[], device=cpu),
+        SimpleNamespace(
+            constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[], tangents=[], saved=[], device=cpu
+        ),
         host,
     )
     assert asked == [{}]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from mlirfuse.frontend.torch.torch_private import functorch_interpreter
+from mlirfuse.frontend.torch import torch_private
 
 aten = torch.ops.aten
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def as_gathers(module: GraphModule) -> None:
     """Rewrites calls of ``pad`` with ``mode="circular"`` in Dynamo's graph."""
     changed = False
-    for node in module.graph.find_nodes(op="call_function", target=torch._C._nn.pad):
+    for node in module.graph.find_nodes(op="call_function", target=torch_private.pad):
         x, padding, mode, value = _arguments(*node.args, **node.kwargs)
         if mode == "circular" and not value:
             node.target, node.args, node.kwargs = torch.ops.mlirfuse.pad_circular.default, (x, padding), {}
@@ -39,7 +39,7 @@ _library.define("pad_circular(Tensor x, SymInt[] padding) -> Tensor")
 
 
 def _padded(x: torch.Tensor, padding: Sequence[Any]) -> torch.Tensor:
-    if functorch_interpreter() is not None or any(n < 0 for n in padding):
+    if torch_private.functorch_interpreter() is not None or any(n < 0 for n in padding):
         return aten._pad_circular(x, padding)
     given = x
     for k, (low, high) in enumerate(zip(padding[::2], padding[1::2])):
