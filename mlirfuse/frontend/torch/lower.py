@@ -391,12 +391,13 @@ class _Lowering:
         return created if several else created[0]
 
     def _is_first_of_its_memory(self, root: Value, held: torch.Tensor, view: torch.Tensor) -> bool:
-        """Whether a returned view of ``root`` is the base of other results: it has all elements of a tensor of this
-        graph that is not returned itself, as decompositions create (``stack`` is a view of ``cat``). To autograd it is
-        no view, and the caller may write into it."""
+        """Whether a returned view of ``root`` is the base of other results of a forward: it has all elements of a
+        tensor of this graph that is not returned itself, as decompositions create (``stack`` is a view of ``cat``). To
+        autograd it is no view, and the caller may write into it."""
         returned = self.module.graph.output_node().all_input_nodes
         return (
-            root.op is not None
+            self.result.graph.name == "forward"
+            and root.op is not None
             and sz.product(sizes.shape(held.shape)) == sz.product(sizes.shape(view.shape))
             and not any(n in self.created and self.created[n].outside is root for n in returned)
         )
