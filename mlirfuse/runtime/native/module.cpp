@@ -186,9 +186,9 @@ PyMODINIT_FUNC PyInit__native() {  // NOLINT(bugprone-reserved-identifier): the 
   Ref module(PyModule_Create(&definition));
   if (!module || PyModule_AddFunctions(module.get(), cuda_methods) < 0 ||
       PyModule_AddFunctions(module.get(), bad_index_methods) < 0 || !register_buffer_type(module.get()) ||
-      !register_record_type(module.get()) || !register_region_type(module.get()) || !register_numpy_call_type(module.get()) ||
-      !register_dispatcher_type(module.get()) || !register_function_type(module.get()) ||
-      !register_module_type(module.get()) || !apply_settings())
+      !register_record_type(module.get()) || !register_region_type(module.get()) ||
+      !register_numpy_call_type(module.get()) || !register_dispatcher_type(module.get()) ||
+      !register_function_type(module.get()) || !register_module_type(module.get()) || !apply_settings())
     return nullptr;
   return module.release();
 }
