@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import contextlib
 import datetime
+import importlib
 import linecache
 import random
 import sys
@@ -628,3 +629,31 @@ def test_objects_of_special_methods_are_looked_into_once():
     found = [value for name, *_, value in roots_of(f)[0] if name == "self"]
     assert len({id(value) for value in found}) == len(found)
     assert np.array_equal(mlirfuse.jit(f)(X), f(X))
+
+
+class CountingFinder:
+    """An import hook that counts, as those of debuggers and test runners do."""
+
+    asked = 0
+
+    def find_spec(self, name, path=None, target=None):
+        self.asked += 1
+
+
+FINDER = CountingFinder()
+
+
+def test_import_hooks_are_not_the_functions_state(monkeypatch):
+    """The compiler's own imports during a trace, here an import in the function, change them."""
+
+    def fn(x):
+        if FINDER is None:
+            return x
+        importlib.import_module("mlirfuse.tools.main")
+        return 2 * x
+
+    monkeypatch.setattr(sys, "meta_path", [FINDER, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "mlirfuse.tools.main", raising=False)
+    compiled = mlirfuse.jit(fn)
+    np.testing.assert_array_equal(compiled(np.ones(3)), [2, 2, 2])
+    assert FINDER.asked > 0

@@ -205,7 +205,7 @@ def test_what_short_rows_fuse_with(n):
     chains."""
     one = lambda *shape: RNG.standard_normal(shape).astype(f32)  # noqa: E731
     short = ["scan_short_rows"]
-    assert agree(lambda x, w, c: np.cumsum(x * w + c, 1) / (w * w + 1), one(333, n), one(n), one(333, 1)) == short
+    assert agree(lambda x, w, c: np.cumsum(x * w + c, 1) * w - c, one(333, n), one(n), one(333, 1)) == short
     assert agree(lambda x, c: (np.cumsum(x * c, 1), np.exp(c)), one(333, n), one(333, 1)) == short
     agree(lambda x: np.cumsum(x, 2), one(5, 70, n))
     agree(lambda x: np.cumsum(x[:, ::2], 2), one(5, 70, n))
