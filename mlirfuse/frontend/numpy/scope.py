@@ -263,10 +263,10 @@ def _methods(value, kind: type, names) -> list:
     """The functions behind these attribute names of ``value``, looked up in its class ``kind``: methods,
     properties and descriptors."""
     out: list = []
-    for name in names:
-        found = inspect.getattr_static(kind, name, None)
+    for name in sorted(names):  # the same order in each process
+        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)  # none of the metaclass's
         if isinstance(found, _FUNCTIONS):
-            out.append(getattr(value, name))
+            out.append(found.__get__(None if value is kind else value, kind))
         elif isinstance(found, property) and value is not kind and isinstance(found.fget, types.FunctionType):
             out.append(types.MethodType(found.fget, value))
         elif namespace_of(type(found)) is not None:  # a descriptor

@@ -1,6 +1,7 @@
 """What a function does beside computing happens at every call, in order: output, clocks, random numbers, and writes
 into what is around it. The function then runs as plain Python, with a warning; an error with the fallback off."""
 
+import abc
 import collections
 import concurrent.futures
 import contextlib
@@ -654,6 +655,23 @@ def test_import_hooks_are_not_the_functions_state(monkeypatch):
 
     monkeypatch.setattr(sys, "meta_path", [FINDER, *sys.meta_path])
     monkeypatch.delitem(sys.modules, "mlirfuse.tools.main", raising=False)
-    compiled = mlirfuse.jit(fn)
+    compiled = mlirfuse.jit(fn, fallback=False)
     np.testing.assert_array_equal(compiled(np.ones(3)), [2, 2, 2])
     assert FINDER.asked > 0
+
+
+class Scale(abc.ABC):
+    """Of a metaclass with methods, which are not its objects'."""
+
+    factor = 2.0
+
+
+SCALE = Scale()
+REGISTRY = types.SimpleNamespace(register=lambda x: x)
+
+
+def test_a_name_of_a_metaclass_method_is_no_method():
+    def fn(x):
+        return REGISTRY.register(x) * SCALE.factor
+
+    np.testing.assert_array_equal(mlirfuse.jit(fn, fallback=False)(np.ones(3)), [2, 2, 2])
