@@ -114,9 +114,8 @@ class Snapshot:
 
     def __init__(self, values, codes):
         self.kept: list[tuple[str, Any, Any]] = []
-        seen = set(
-            map(id, sys.meta_path)
-        )  # what these count or cache, imports of the compiler's own modules change too
+        # What import hooks count or cache, imports of the compiler's own modules change too.
+        seen = set(map(id, sys.meta_path))
         writes = any(map(_writes, codes))
         queue = collections.deque((name, value, 0) for name, value in values)
         while queue and len(self.kept) < 1024:

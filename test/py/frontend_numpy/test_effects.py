@@ -660,7 +660,7 @@ def test_import_hooks_are_not_the_functions_state(monkeypatch):
     assert FINDER.asked > 0
 
 
-class Scale(abc.ABC):
+class Scale(metaclass=abc.ABCMeta):  # noqa: B024
     """Of a metaclass with methods, which are not its objects'."""
 
     factor = 2.0
