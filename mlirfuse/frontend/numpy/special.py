@@ -21,13 +21,21 @@ from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufunc_rules import formula_rule, of_row, op
 
-Rule = Callable[..., TracedArray]
-
 _ROWS = {  # SciPy's name: op
     "cbrt": "cbrt", "erf": "erf", "erfc": "erfc", "erfcinv": "erfcinv", "erfinv": "erfinv", "exp2": "exp2",
     "expit": "sigmoid", "expm1": "expm1", "log1p": "log1p",
 }  # fmt: skip
-_RULES: dict[str, Rule] = {}
+_RULES: dict[str, Callable[..., Any]] = {  # those of one expression; others follow
+    "boxcox": lambda x, power: np.where(np.abs(power) < 1e-19, np.log(x), _boxcox(np.log(x), power)),
+    "exp10": lambda x: np.power(10.0, x),
+    "gammaln": lambda x: np.where(x == -np.inf, x, op("lgamma", x)),
+    "inv_boxcox": lambda x, power: np.where(power == 0, np.exp(x), np.exp(np.log1p(power * x) / power)),
+    "kl_div": lambda x, y: _where_positive(x, y, x * np.log(x / y) - x + y, y),
+    "log_expit": lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+    "ndtr": lambda x: 0.5 * op("erfc", -x * math.sqrt(0.5)),
+    "xlog1py": lambda x, y: np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log1p(y)),
+    "xlogy": lambda x, y: np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log(y)),
+}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions along axes
 _LOG_OF_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 _EXP_OVERFLOWS = 709.78
@@ -72,11 +80,6 @@ _rule, _function = _by_name(_RULES), _by_name(_FUNCTIONS)
 
 
 @_rule
-def exp10(x):
-    return np.power(10.0, x)
-
-
-@_rule
 def exprel(x):
     near = np.where(np.abs(x) < 1e-16, 1.0, np.expm1(x) / x)
     return np.where(x > 717, np.inf, near)
@@ -94,32 +97,12 @@ def logit(p):
     return np.where((p < 0.3) | (p > 0.65), np.log(p / (1 - p)), np.log1p(s) - np.log1p(-s))
 
 
-@_rule
-def log_expit(x):
-    return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
-
-
-@_rule
-def xlogy(x, y):
-    return np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log(y))
-
-
-@_rule
-def xlog1py(x, y):
-    return np.where((x == 0) & ~np.isnan(y), 0.0, x * np.log1p(y))
-
-
 def _boxcox(log, power):
     """(exp(power * log) - 1) / power, or ``log`` where power is 0; uses the exponential's logarithm where it would
     overflow."""
     scaled = power * log
     far = np.sign(power) * np.exp(scaled - np.log(np.abs(power))) - 1 / power
     return np.where(scaled < _EXP_OVERFLOWS, np.expm1(scaled) / power, far)
-
-
-@_rule
-def boxcox(x, power):
-    return np.where(np.abs(power) < 1e-19, np.log(x), _boxcox(np.log(x), power))
 
 
 @_rule
@@ -130,20 +113,10 @@ def boxcox1p(x, power):
 
 
 @_rule
-def inv_boxcox(x, power):
-    return np.where(power == 0, np.exp(x), np.exp(np.log1p(power * x) / power))
-
-
-@_rule
 def inv_boxcox1p(x, power):
     scaled = power * x
     inside = np.where(np.abs(scaled) < 1e-154, x, np.expm1(np.log1p(scaled) / power))  # as in SciPy
     return np.where(power == 0, np.expm1(x), inside)
-
-
-@_rule
-def gammaln(x):
-    return np.where(x == -np.inf, x, op("lgamma", x))
 
 
 # ---- entropies and losses
@@ -163,11 +136,6 @@ def rel_entr(x, y):
     far = np.where(known, x * np.log(ratio), x * (np.log(x) - np.log(y)))
     inside = np.where((ratio > 0.5) & (ratio < 2), near, far)
     return _where_positive(x, y, inside, 0.0)
-
-
-@_rule
-def kl_div(x, y):
-    return _where_positive(x, y, x * np.log(x / y) - x + y, y)
 
 
 def _where_positive(x, y, inside, at_zero):
@@ -191,11 +159,6 @@ def pseudo_huber(delta, r):
 
 
 # ---- the normal distribution
-
-
-@_rule
-def ndtr(x):
-    return 0.5 * op("erfc", -x * math.sqrt(0.5))
 
 
 @_rule

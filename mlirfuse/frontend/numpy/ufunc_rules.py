@@ -86,9 +86,13 @@ for _ufunc in (np.absolute, np.floor, np.ceil, np.trunc):
     UFUNCS[_ufunc] = _identity_for_bools("abs" if _ufunc is np.absolute else _ufunc.__name__)
 
 
-@formula(np.square)
-def _square(x):
-    return x * x
+_FORMULAS: dict[np.ufunc, Callable] = {
+    np.square: lambda x: x * x,
+    np.divmod: lambda x, y: (op("floor_div", x, y), op("mod", x, y)),
+    **dict.fromkeys((np.deg2rad, np.radians), lambda x: x * (math.pi / 180)),
+    **dict.fromkeys((np.rad2deg, np.degrees), lambda x: x * (180 / math.pi)),
+}
+UFUNCS |= {ufunc: formula_rule(function) for ufunc, function in _FORMULAS.items()}
 
 
 @lowers(np.reciprocal)
@@ -101,11 +105,6 @@ def _reciprocal(t, values, ins, outs):
         of_zero = complex(np.nan, np.nan) if dtype.kind == "c" else np.reciprocal(np.zeros(64, dtype.numpy))[0].item()
     inverse = t.emit("reciprocal", x) if dtype.kind == "c" else t.emit("trunc_div", one, x)
     return t.emit("where", t.emit("eq", x, t.builder.constant(0, dtype)), t.builder.constant(of_zero, dtype), inverse)
-
-
-@formula(np.divmod)
-def _divmod(x, y):
-    return op("floor_div", x, y), op("mod", x, y)
 
 
 @formula(np.modf)
@@ -129,16 +128,6 @@ def _lcm(t, values, ins, outs):
 @formula(np.heaviside)
 def _heaviside(x, h):
     return np.where(np.isnan(x), x, np.where(x == 0, h, np.where(x < 0, 0, x.dtype.type(1))))
-
-
-@formula(np.deg2rad, np.radians)
-def _deg2rad(x):
-    return x * (math.pi / 180)
-
-
-@formula(np.rad2deg, np.degrees)
-def _rad2deg(x):
-    return x * (180 / math.pi)
 
 
 @formula(np.spacing)
@@ -208,19 +197,12 @@ def _expm1(z):
     return _complex(np.expm1(real) * np.cos(imag) - half * half * 2, np.exp(real) * np.sin(imag))
 
 
-@formula(np.exp2, rules=COMPLEX)
-def _exp2(z):
-    return np.exp(_complex(z.real * math.log(2), z.imag * math.log(2)))
-
-
-@formula(np.rint, rules=COMPLEX)
-def _rint(z):
-    return _complex(np.rint(z.real), np.rint(z.imag))
-
-
-@formula(np.logical_not, rules=COMPLEX)
-def _logical_not(z):
-    return z == 0
+_COMPLEX_FORMULAS: dict[np.ufunc, Callable] = {
+    np.exp2: lambda z: np.exp(_complex(z.real * math.log(2), z.imag * math.log(2))),
+    np.rint: lambda z: _complex(np.rint(z.real), np.rint(z.imag)),
+    np.logical_not: lambda z: z == 0,
+}
+COMPLEX |= {ufunc: formula_rule(function) for ufunc, function in _COMPLEX_FORMULAS.items()}
 
 
 def _of_truths(ufunc):
