@@ -236,7 +236,7 @@ def _gathered(t, created: Value, others, axis: int, rank: int):
 def scatter(x, parts, new) -> None:
     """``x[parts] = new`` with index arrays among the parts."""
     t = x._trace
-    view = basic_view(x, [_all_of(k) for k in parts])
+    view = _without_arrays(x, parts)
     view, value, index, axis, in_place = _merged_indices(x, view, parts, writing=True)
     shape = t.shape(value)
     inner = shape[:axis] + t.shape(index) + shape[axis + 1 :]
@@ -289,11 +289,9 @@ def _is_bool(k) -> bool:
 
 def _without_arrays(x, parts) -> TracedArray:
     """``x`` indexed by the ints, slices and None of the parts."""
-    return x if parts and all(map(is_index_array, parts)) else basic_view(x, [_all_of(k) for k in parts])
-
-
-def _all_of(k):
-    return slice(None) if is_index_array(k) else k
+    if all(map(is_index_array, parts)):
+        return x
+    return basic_view(x, [slice(None) if is_index_array(k) else k for k in parts])
 
 
 def setitem(self, key, new) -> None:

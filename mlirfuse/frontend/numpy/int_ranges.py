@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlirfuse.frontend.numpy.stand_in import SymInt
-from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedScalar, operands_first
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.sizes import Size
 from mlirfuse.runtime.signature import NumberGuard, NumberStep
@@ -77,18 +77,8 @@ def _of(t: Trace, x: Any) -> Range | None:
         return (int(x), int(x)) if isinstance(x, int) else None
     if x._weak not in (int, bool) or x.later:
         return None
-    left = [x]
-    while left:  # without recursion: a loop's result may be as deep as its number of iterations
-        last = left[-1]
-        if last._value in t.int_ranges:
-            left.pop()
-            continue
-        before = [y for y in last._operands if isinstance(y, TracedScalar) and y._value not in t.int_ranges]
-        if before:
-            left += before
-            continue
-        left.pop()
-        t.int_ranges[last._value] = _of_scalar(t, last)
+    for number in operands_first(x, lambda y: y._value in t.int_ranges):
+        t.int_ranges[number._value] = _of_scalar(t, number)
     return t.int_ranges[x._value]
 
 
@@ -199,14 +189,10 @@ def _shifted(a: Range, b: Range) -> Range:
     return min(a[0], a[0] << by), max(a[1], a[1] << by)
 
 
-def _absolute(a: Range) -> Range:
-    return 0, _most(a)
-
-
 _RULES: dict[Callable | None, Callable[..., Range]] = {
     operator.add: _corners(operator.add), operator.sub: _corners(operator.sub), operator.mul: _corners(operator.mul),
     operator.neg: lambda a: (-a[1], -a[0]), operator.invert: lambda a: (~a[1], ~a[0]), operator.pos: lambda a: a,
-    operator.abs: _absolute, operator.pow: _power, operator.lshift: _shifted, operator.rshift: lambda a, b: _within(a),
+    operator.abs: lambda a: (0, _most(a)), operator.pow: _power, operator.lshift: _shifted,
+    operator.rshift: lambda a, b: _within(a), operator.and_: _within, operator.or_: _within, operator.xor: _within,
     operator.floordiv: lambda a, b: (-_most(a), _most(a)), operator.mod: lambda a, b: (-_most(b), _most(b)),
-    operator.and_: _within, operator.or_: _within, operator.xor: _within,
 }  # fmt: skip

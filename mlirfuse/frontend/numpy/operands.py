@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
-from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of
+from mlirfuse.frontend.numpy.promotion import array_kind, dtype_of, int_range
 from mlirfuse.frontend.numpy.source import at_users_line, fail
 from mlirfuse.frontend.numpy.stand_in import NumberStandIn, StandIn, SymInt
 from mlirfuse.frontend.numpy.trace_state import current
@@ -115,8 +115,7 @@ def asarray(x, dtype=None) -> TracedArray:
     t = trace_of(x)
     x = operand(t, x)
     if not isinstance(x, TracedArray):
-        kind = kind_of(x)
-        x = TracedArray(t, value_of(t, x, dt.of({int: np.int64, float: np.float64}.get(kind, kind))))
+        x = TracedArray(t, value_of(t, x, dt.of(array_kind(x))))
     if dtype is not None and x._value.dtype is not dtype_of(dtype):
         return wrap(t, value_of(t, x, dtype_of(dtype)))
     return x

@@ -20,7 +20,7 @@ from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, nam
 from mlirfuse.frontend.numpy.registry import UFUNCS
 from mlirfuse.frontend.numpy.source import at_users_line
 from mlirfuse.frontend.numpy.stand_in import StandIn, SymInt, integer_of
-from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray, TracedScalar, is_number, operands_first
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc, store
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -43,7 +43,7 @@ def is_refused(t, function: Callable, operands: Sequence[Any]) -> bool:
         return _compares(t, right, "==")
     if function in _SHIFTS:
         return _compares(t, right, "<")
-    if function is not operator.pow or complex in (_kind(left), _kind(right)):
+    if function is not operator.pow or complex in (_weak_kind(left), _weak_kind(right)):
         return function is operator.pow and right.__class__ is int and right < 0 and _compares(t, left, "==")
     if isinstance(right, TracedScalar):
         return not _compares(t, left, ">")
@@ -61,10 +61,6 @@ def python_value(function: Callable, operands: Sequence[Any]) -> Any:
     line."""
     with at_users_line(ArithmeticError, TypeError, ValueError):
         return function(*map(concrete, operands))
-
-
-def _kind(x: Any) -> type | None:
-    return x._weak if isinstance(x, TracedScalar) else x.__class__
 
 
 def _compares(t, x: Any, op: str, decides: bool = False) -> bool:
@@ -88,38 +84,22 @@ def _compares(t, x: Any, op: str, decides: bool = False) -> bool:
 def _guard_of(t, x: TracedScalar) -> tuple[NumberGuard | None, dict[int, Any]]:
     """The guard ``x != 0`` and the values of its arguments in this call; None where the computation of ``x`` is long,
     or reads more than arguments and sizes."""
-    steps: dict[int, NumberStep] = {}
+    steps: list[NumberStep] = []
     number: dict[int, int] = {}
     given: dict[int, Any] = {}
-    left: list[TracedScalar] = [x]
-    while left:
-        last = left[-1]
-        if id(last) in number:
-            left.pop()
-            continue
-        before = [y for y in last._operands if isinstance(y, TracedScalar) and id(y) not in number]
-        if before:
-            left += before
-            if len(left) > _MOST_STEPS:
-                return None, given
-            continue
-        left.pop()
+    for last in operands_first(x, lambda y: id(y) in number, _MOST_STEPS):
         if isinstance(last, LeafScalar):
             given[last.leaf] = last.spec.value
             step = NumberStep(None, (last.leaf,))
-        elif last._compute is None or not last._operands or any(_is_array(y) for y in last._operands):
+        elif last._compute is None or not last._operands or not all(map(is_number, last._operands)):
             return None, given
         else:
             step = NumberStep(last._compute, tuple(_operand(t, y, number) for y in last._operands))
         number[id(last)] = len(steps)
-        steps[len(steps)] = step
+        steps.append(step)
         if len(steps) > _MOST_STEPS:
             return None, given
-    return NumberGuard(tuple(steps.values()), "!="), given
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, TracedArray) and not isinstance(x, TracedScalar)
+    return (NumberGuard(tuple(steps), "!=") if id(x) in number else None), given
 
 
 def _operand(t, x: Any, number: dict[int, int]) -> tuple[str, Any]:

@@ -105,13 +105,7 @@ class SymInt(NumberStandIn):
     def concrete(self) -> int:
         return self._trace.concretise(self.size)
 
-    __int__ = __index__ = concrete
-
-    def __float__(self) -> float:
-        return float(int(self))
-
-    def __complex__(self) -> complex:
-        return complex(int(self))
+    __int__ = __index__ = concrete  # Python also takes it in float(), complex() and bytes()
 
     def __bool__(self) -> bool:
         return self._trace.decide(self.size, "!=", 0)
@@ -121,9 +115,6 @@ class SymInt(NumberStandIn):
 
     def __format__(self, spec: str) -> str:
         return format(int(self), spec)
-
-    def __bytes__(self) -> bytes:
-        return bytes(int(self))
 
     def __reduce_ex__(self, protocol):
         return int, (int(self),)

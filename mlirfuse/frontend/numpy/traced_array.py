@@ -6,10 +6,11 @@ others, as in NumPy."""
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
 
 
-_tolist = operator.methodcaller("tolist")
 _NO_TRUTH = (
     "{} of a traced array ({}) is not known during compilation: it cannot decide an 'if', 'while', 'and' or 'assert'. "
     "Use np.where(condition, a, b), or np.logical_and / & and | for conditions"
@@ -41,23 +41,14 @@ _NO_NUMBER = (
 
 
 @dataclass(frozen=True)
-class Item:
-    """``x.item(*args)``, as a callable."""
+class Method:
+    """The call ``x.name(*args)`` as a function of ``x``; equal ones compare equal."""
 
-    args: tuple
+    name: str
+    args: tuple = ()
 
     def __call__(self, x: Any) -> Any:
-        return x.item(*self.args)
-
-
-@dataclass(frozen=True)
-class Formatted:
-    """``format(x, spec)``, as a callable."""
-
-    spec: str
-
-    def __call__(self, x: Any) -> str:
-        return format(x, self.spec)
+        return getattr(x, self.name)(*self.args)
 
 
 _MADE_BY_WRITES = {"set_slice", "broadcast_in_dim", "full"}  # ops that only assignments emit
@@ -325,7 +316,7 @@ class TracedArray(StandIn):
         return self._number(how, "the text of an array")
 
     def __format__(self, spec: str) -> str:
-        return self._text(Formatted(spec))
+        return self._text(Method("__format__", (spec,)))
 
     def __str__(self) -> str:
         return self._text(str)
@@ -352,10 +343,10 @@ class TracedArray(StandIn):
         return self._number(operator.index, "an index, a shape or range()")
 
     def item(self, *args):
-        return self._number(Item(args), "item()")
+        return self._number(Method("item", args), "item()")
 
     def tolist(self):
-        return self._number(_tolist, "tolist()")
+        return self._number(Method("tolist"), "tolist()")
 
     def __hash__(self) -> int:
         if not self._scalar:
@@ -397,19 +388,10 @@ class TracedScalar(NumberStandIn, TracedArray):
         self.later: bool = later or any(isinstance(x, TracedScalar) and x.later for x in operands)
 
     def concrete(self):
-        """The value in this call; specializes the trace to it. Evaluates operands first and without recursion: a loop's
-        result may be as deep as its number of iterations."""
-        left: list[TracedScalar] = [self]
-        while left:
-            last = left[-1]
-            before = [x for x in last._operands if isinstance(x, TracedScalar) and x._compute and not x._found]
-            if before and not last._found:
-                left += before
-                continue
-            left.pop()
-            if not last._found:
-                operands = [x.concrete() if isinstance(x, NumberStandIn) else x for x in last._operands]
-                last._found = (last._compute(*operands),)  # type: ignore[misc]
+        """The value in this call; specializes the trace to it."""
+        for number in operands_first(self, lambda x: bool(x._found) or x._compute is None):
+            operands = [x.concrete() if isinstance(x, NumberStandIn) else x for x in number._operands]
+            number._found = (number._compute(*operands),)  # type: ignore[misc]
         return self._found[0]
 
     def known(self):
@@ -428,6 +410,29 @@ class TracedScalar(NumberStandIn, TracedArray):
 
 
 numbers.Number.register(TracedScalar)
+
+
+def operands_first(
+    x: TracedScalar, known: Callable[[TracedScalar], bool], most: float = math.inf
+) -> Iterator[TracedScalar]:
+    """``x`` and the numbers that it is computed from, each after its operands and without recursion: a loop's result
+    may be as deep as its number of iterations. Leaves out those that are ``known`` when their turn comes, and ends
+    early where more than ``most`` wait for their operands."""
+    left = [x]
+    while left and len(left) <= most:
+        last = left[-1]
+        done = known(last)
+        before = [] if done else [y for y in last._operands if isinstance(y, TracedScalar) and not known(y)]
+        left += before
+        if not before:
+            left.pop()
+            if not done:
+                yield last
+
+
+def is_number(x: Any) -> bool:
+    """Whether an operand is a number, perhaps known only at run time, rather than a traced array."""
+    return not isinstance(x, TracedArray) or isinstance(x, TracedScalar)
 
 
 class LeafScalar(TracedScalar):

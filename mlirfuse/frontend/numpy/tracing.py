@@ -38,7 +38,7 @@ from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
 from mlirfuse.frontend.numpy.traced_array import Buffer, LeafArray, LeafScalar, TracedArray
-from mlirfuse.frontend.numpy.views import At, Diagonal, FullView, Permute, Reshape
+from mlirfuse.frontend.numpy.views import At, Diagonal, FullView, Permute, Reshape, at_indices
 from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
 from mlirfuse.runtime.signature import ArgSpec, Static
@@ -346,8 +346,7 @@ def _real_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None
     positions = [step.index for step in x._path if isinstance(step, At)]
     if any(index not in t.block.args for index in positions):
         return None
-    leaf = {index: arg_leaves[t.block.args.index(index)] for index in positions}
-    return tuple(At(step.axis, leaf[step.index]) if isinstance(step, At) else step for step in x._path)
+    return at_indices(x._path, {index: arg_leaves[t.block.args.index(index)] for index in positions})
 
 
 def _several(leaves: list) -> set[int]:

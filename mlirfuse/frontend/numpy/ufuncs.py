@@ -17,16 +17,11 @@ from mlirfuse.frontend.numpy.python_operators import by_squaring
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.source import at_users_line, fail, unsupported
-from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar, is_number
 from mlirfuse.frontend.numpy.ufunc_rules import COMPARISONS
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 from mlirfuse.runtime import extern_ops
-
-
-def _is_number(x) -> bool:
-    return not isinstance(x, TracedArray) or isinstance(x, TracedScalar)
-
 
 _Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
@@ -84,7 +79,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     values = created if isinstance(created, tuple) else (created,)
     if out is not None or where_ is not True:
         results = [_stored(t, v, target, where_, ufunc, casting) for v, target in zip(values, out or [None])]
-    elif all(_is_number(x) for x in operands):
+    elif all(map(is_number, operands)):
         several = len(values) > 1
         results = [
             TracedScalar(t, v, None, functools.partial(_computed, ufunc, k if several else None), operands)

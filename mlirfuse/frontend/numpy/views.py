@@ -3,7 +3,7 @@ NumPy, CuPy or torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -79,6 +79,11 @@ def viewed(array: Any, path: Iterable[Step], leaf: Callable[[int], Any], env: di
     for step in path:
         array = step.on(array, env, leaf)
     return array
+
+
+def at_indices(path: Iterable[Step], index: Mapping[Any, Any]) -> tuple[Step, ...]:
+    """The steps with each index that is known at run time replaced by what ``index`` maps it to."""
+    return tuple(At(step.axis, index[step.index]) if isinstance(step, At) else step for step in path)
 
 
 def _is_torchs(array: Any) -> bool:

@@ -12,7 +12,7 @@ from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, ordered
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, is_column_major, is_row_major, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray as as_traced
 from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of, value_of
-from mlirfuse.frontend.numpy.promotion import dtype_of, kind_of, result_type_of
+from mlirfuse.frontend.numpy.promotion import array_kind, dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.shapes import no_bools, shape_of, size_of
 from mlirfuse.frontend.numpy.source import fail
@@ -35,8 +35,7 @@ def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
 def _filled(shape, fill_value, dtype) -> TracedArray:
     t = trace_of(shape, fill_value)
     fill = operand(t, fill_value)
-    kind = kind_of(fill)
-    to = dt.of({int: np.int64, float: np.float64}.get(kind, kind)) if dtype is None else dtype_of(dtype)
+    to = dt.of(array_kind(fill)) if dtype is None else dtype_of(dtype)
     shape = tuple(t.extent(n) for n in shape_of(t, shape))
     value = value_of(t, fill, to)
     if value.rank:

@@ -118,10 +118,6 @@ def round(a, decimals=0, out=None):
     return into_out(wrap(t, forced(t, created, "A", strides_of_array(t, x))), out, "round", True)
 
 
-def isnan_(x):
-    return call_ufunc(np.isnan, (x,))
-
-
 def _of_row(name: str):
     @implements(getattr(np, name))
     def of_row(x, out=None):

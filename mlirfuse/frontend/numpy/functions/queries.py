@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.functions.elementwise import isnan_
 from mlirfuse.frontend.numpy.functions.reductions import all_
 from mlirfuse.frontend.numpy.graph_breaks.calls import python_bool
 from mlirfuse.frontend.numpy.operands import asarray, operand, trace_of
@@ -26,7 +25,7 @@ def array_equal(a1, a2, equal_nan=False):
         return False
     same = a == b
     if equal_nan and a._value.dtype.is_inexact and b._value.dtype.is_inexact:
-        same = same | (isnan_(a) & isnan_(b))
+        same = same | (np.isnan(a) & np.isnan(b))
     return python_bool(all_(same))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.functions.creation import full, full_like
-from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
+from mlirfuse.frontend.numpy.functions.elementwise import chosen
 from mlirfuse.frontend.numpy.functions.shaping import broadcast_to, reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, concrete, trace_of, value_of, wrap
@@ -312,7 +312,7 @@ def _nan_extreme(name: str, reduce, lowest: float):
         x = asarray(a)
         if not x._value.dtype.is_inexact:
             return reduce(x, axis, out, keepdims)
-        nans = isnan_(x)
+        nans = np.isnan(x)
         result = reduce(chosen(nans, x.dtype.type(lowest), x), axis, keepdims=keepdims)
         return into_out(chosen(all_(nans, axis, keepdims=keepdims), x.dtype.type(np.nan), result), out, name)
 
@@ -326,7 +326,7 @@ nanmax, nanmin = _nan_extreme("nanmax", max, -np.inf), _nan_extreme("nanmin", mi
 def nanmean(a, axis=None, dtype=None, out=None, keepdims=False):
     x = asarray(a)
     to = float_type(x, dtype)
-    count = sum(~isnan_(x), axis, to, keepdims=keepdims)
+    count = sum(~np.isnan(x), axis, to, keepdims=keepdims)
     return into_out(nansum(asarray(x, to), axis, keepdims=keepdims) / count, out, "nanmean")
 
 
@@ -335,7 +335,7 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
     x = asarray(a)
     _refuse_complex("nanvar", x, dtype)
     x = asarray(x, float_type(x, dtype))
-    valid = ~isnan_(x)
+    valid = ~np.isnan(x)
     count = sum(valid, axis, x.dtype, keepdims=True)
     d = chosen(valid, x - nansum(x, axis, keepdims=True) / count, x.dtype.type(0))
     squares = squared(d)

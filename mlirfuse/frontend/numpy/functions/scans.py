@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.functions.elementwise import chosen, isnan_
+from mlirfuse.frontend.numpy.functions.elementwise import chosen
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
 from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_array
@@ -119,7 +119,7 @@ def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
         ordered = TracedArray(x._trace, x._trace.emit("partition", flat.value, axis=flat.ndim - 1, at=at))
     middle = mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)
     if x._value.dtype.is_inexact:
-        middle = chosen(isnan_(ordered[..., -1]), middle.dtype.type(np.nan), middle)
+        middle = chosen(np.isnan(ordered[..., -1]), middle.dtype.type(np.nan), middle)
     strides = strides_of_array(x._trace, x)
     if len(axes) == 1 and strides is not None:
         shape = x._trace.shape(x._value)

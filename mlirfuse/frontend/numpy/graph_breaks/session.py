@@ -3,7 +3,6 @@ subgraph traced so far and runs it on this call's arrays."""
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -22,7 +21,7 @@ from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced import Out
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
 from mlirfuse.frontend.numpy.tracing import apply_equalities, laid_out, number_type
-from mlirfuse.frontend.numpy.views import At, Permute, read_along
+from mlirfuse.frontend.numpy.views import At, Permute, at_indices, read_along
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Layout, Value, shows_argument
@@ -172,9 +171,7 @@ class Session:
         permuted = ends.permuted
         for x in live:
             path = (permuted[id(x._buffer)], *x._path) if id(x._buffer) in permuted else x._path
-            x._path = tuple(
-                dataclasses.replace(step, index=index[step.index]) if isinstance(step, At) else step for step in path
-            )
+            x._path = at_indices(path, index)
             x._value, x._version = read_along(t, x._buffer.value, x._path), 0
 
     def _new_block(self, layouts: dict, by_value: set) -> Callable[[int, Value], Value]:
@@ -259,9 +256,8 @@ class Session:
         if isinstance(x, TracedArray):
             if x._trace is not self.t:
                 self.abort("it uses a stand-in of another trace")
-            path = tuple(At(s.axis, self._slot_of[s.index]) if isinstance(s, At) else s for s in x._path)
             slot = x._buffer.slot if x._buffer.slot is not None else self._slot_of[x._buffer.value]
-            return Out("argument", slot, scalar=number_type(x), path=path)
+            return Out("argument", slot, scalar=number_type(x), path=at_indices(x._path, self._slot_of))
         if isinstance(x, SymInt):
             return Out("size", value=self.t.canonical(x.size))
         return Out("constant", value=self.t.stand_ins.original(x))

@@ -108,13 +108,14 @@ class Holds(Assumptions):
     _known: set[tuple] = field(default_factory=set)  # sizes for which those about sizes hold
 
     @functools.cached_property
-    def _holds_always(self) -> bool:
+    def always(self) -> bool:
+        """Whether they hold in any call."""
         return not (self.size_guards or self.equalities or self.values)
 
     def allows(self, state: State) -> bool:
         """Whether the guards hold."""
         env = state.env
-        if self._holds_always:
+        if self.always:
             return True
         if self.size_guards or self.equalities:
             key = tuple(env.values())
@@ -178,7 +179,7 @@ class Subgraph(Step):
             state.slots += created
             return None
         written = {k for _, k in self.writes}
-        final = all(type(step) is Return and step.is_certain for steps in self.after.values() for step in steps)
+        final = all(type(step) is Return and step.holds.always for steps in self.after.values() for step in steps)
         for slot, k in self.writes:
             state.writes(slot, final and bool(self.after))
             state[slot][...] = created[k]
@@ -334,11 +335,6 @@ class Return(Step):
 
     def __post_init__(self) -> None:
         self._readers = None if any(leaf.kind == "repeated" for leaf in self.leaves) else list(map(reader, self.leaves))
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether it follows for any sizes."""
-        return not (self.holds.size_guards or self.holds.equalities or self.holds.values)
 
     def result(self, state: State) -> Any:
         if self._readers is not None:
