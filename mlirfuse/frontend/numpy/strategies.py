@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
 from mlirfuse.frontend.numpy import boundary_writes, programs, tracing
 from mlirfuse.frontend.numpy.effects import SideEffect
 from mlirfuse.frontend.numpy.protocols import TorchFunctionError
+from mlirfuse.frontend.numpy.syntax import NotOutlinable
 from mlirfuse.frontend.numpy.trace_state import TooLong
 from mlirfuse.frontend.numpy.traced import SplitTracedSpecialization, TracedSpecialization
 from mlirfuse.frontend.numpy.traced import Traced as TracedFunction
@@ -174,7 +176,7 @@ class DeviceLoops(Strategy):
                 lambda leaves: entry.graph_breaks.program().run(leaves),
             )
             return call.device_loops
-        except program.NotSplit as error:
+        except NotOutlinable as error:
             call.reject(self, error)
             return None
 
@@ -186,11 +188,10 @@ class DeviceLoops(Strategy):
 
         program = self.program(call)
         if on_host(call.leaves):  # its loops run natively
-            return program.by_numpy.explain(call.leaves, view)
-        found = explanation(self.entry.name, program, list(call.leaves))
-        if found is None:
-            raise NotThisWay(program.refused or "a region cannot be compiled")
-        return found
+            return program.explain_on_host(call.leaves, view)
+        with contextlib.suppress(NotOutlinable):
+            return explanation(self.entry.name, program, list(call.leaves))
+        raise NotThisWay("a region cannot be compiled")
 
 
 class Traced(Strategy):

@@ -337,14 +337,8 @@ def read_before_assigned(statements: Sequence[ast.stmt]) -> list[str]:
 
 
 def at(where: ast.AST, node: Any) -> Any:
-    """``node`` with new nodes' source locations copied from ``where``."""
-    queue: list[ast.AST] = [node]
-    while queue:
-        found = queue.pop()
-        if isinstance(found, (ast.stmt, ast.expr)) and not hasattr(found, "lineno"):
-            ast.copy_location(found, where)
-            queue.extend(ast.iter_child_nodes(found))
-    return node
+    """The new ``node`` at the source location of ``where``, with the new nodes in it."""
+    return ast.fix_missing_locations(ast.copy_location(node, where))
 
 
 def assignment(name: str, value: ast.expr) -> ast.Assign:

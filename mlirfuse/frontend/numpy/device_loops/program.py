@@ -14,7 +14,7 @@ import numpy as np
 
 from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.device_loops.region import NotSplit, Region, to_host
+from mlirfuse.frontend.numpy.device_loops.region import Region, to_host
 from mlirfuse.frontend.numpy.device_loops.rewrite import ITERATED, TRUTH, rewritten
 from mlirfuse.frontend.numpy.programs import PythonProgram
 from mlirfuse.frontend.numpy.scope import spec_of
@@ -28,51 +28,18 @@ _PLAIN = (int, float, complex, bool, str, type(None), np.generic)
 _SETTLED = 2  # calls after which arguments are no longer backed up
 
 
-class ByNumPy:
-    """A function of host arrays, torch's included, run as a function ``fn`` of NumPy arrays over the same memory."""
-
-    def __init__(self, fn: Any, structure: trees.Tree):
-        self.fn, self.structure = fn, structure
-
-    def run(self, leaves: list) -> Any:
-        """The result of a call."""
-        like = next((leaf for leaf in leaves if arrays.framework(leaf) == "torch"), None)
-        given = self._given(leaves)
-        args, kwargs = self.structure.unflatten(given)
-        result = self.fn(*args, **kwargs)
-        if like is None:
-            return result
-        known = {id(array): leaf for array, leaf in zip(given, leaves)}
-        created, tree = trees.flatten(result)
-        return tree.unflatten([known[id(x)] if id(x) in known else _as_tensor(x, like) for x in created])
-
-    def explain(self, leaves: list, view: Any) -> Any:
-        """How a call runs; ``view`` makes the explanation of one that a single graph covers."""
-        return self.fn._explained(*self.structure.unflatten(self._given(leaves)), view)
-
-    @staticmethod
-    def _given(leaves: list) -> list:
-        return [leaf.detach().numpy() if arrays.framework(leaf) == "torch" else leaf for leaf in leaves]
-
-
-def _as_tensor(value: Any, like: Any) -> Any:
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
-        value = np.asarray(value)
-    return arrays.from_numpy(value, like) if isinstance(value, np.ndarray) else value
-
-
 class DeviceLoopProgram(PythonProgram):
     """A function for arguments of one structure, with its loops in Python. ``jit`` compiles a region, and the function
     for host arrays, whose loops run natively; ``otherwise`` runs calls where the function cannot run so: ``refused`` is
-    why. ``unrolls``: a trace would unroll its loops. Raises :class:`NotSplit`."""
+    why. ``unrolls``: a trace would unroll its loops. Raises :class:`NotOutlinable`."""
 
     def __init__(
-        self, fn: Any, structure: trees.Tree, jit: Callable[[Callable], Callable], otherwise: Callable[[list], Any]
+        self, fn: Any, structure: trees.Tree, jit: Callable[[Callable], Any], otherwise: Callable[[list], Any]
     ):
         if not isinstance(fn, types.FunctionType):
-            raise NotSplit("not a Python function")
+            raise NotOutlinable("not a Python function")
         self.fn, self.structure, self.otherwise = fn, structure, otherwise
-        self.by_numpy = ByNumPy(jit(fn), structure)
+        self._of_host_arrays = jit(fn)
         self.regions: list[Region] = []
         self._calls = 0
 
@@ -80,42 +47,65 @@ class DeviceLoopProgram(PythonProgram):
             self.regions.append(Region(fn, statements, wanted, local, jit))
             return self.regions[-1]
 
-        try:
-            self.function = rewritten(fn, region, {TRUTH: truth, ITERATED: iterated})
-            self.unrolls = unrolls(parsed(fn), known_counts=False)
-        except NotOutlinable as error:
-            raise NotSplit(str(error)) from None
+        self.function = rewritten(fn, region, {TRUTH: truth, ITERATED: iterated})
+        self.unrolls = unrolls(parsed(fn), known_counts=False)
 
     def run(self, leaves: list) -> Any:
         """The result of a call; captured arrays may follow its own leaves."""
         leaves = leaves[: self.structure.leaves]
         if on_host(leaves):
-            return self.by_numpy.run(leaves)
+            return self._run_on_host(leaves)
         if self.refused is None:
             try:
                 return self.device_loops(leaves)
-            except NotSplit as error:
+            except NotOutlinable as error:
                 self.refused = str(error)
         return self.otherwise(leaves)
 
+    def _run_on_host(self, leaves: list) -> Any:
+        """The result of a call with host arrays, torch's included: of NumPy arrays over the same memory."""
+        like = next((leaf for leaf in leaves if arrays.framework(leaf) == "torch"), None)
+        given = _as_numpys(leaves)
+        args, kwargs = self.structure.unflatten(given)
+        result = self._of_host_arrays(*args, **kwargs)
+        if like is None:
+            return result
+        known = {id(array): leaf for array, leaf in zip(given, leaves)}
+        created, tree = trees.flatten(result)
+        return tree.unflatten([known[id(x)] if id(x) in known else _as_tensor(x, like) for x in created])
+
+    def explain_on_host(self, leaves: list, view: Any) -> Any:
+        """How a call with host arrays runs; ``view`` makes the explanation of one that a single graph covers."""
+        return self._of_host_arrays._explained(*self.structure.unflatten(_as_numpys(leaves)), view)
+
     def device_loops(self, leaves: list) -> Any:
-        """The result of a call. Raises :class:`NotSplit` in the first calls, with the arguments restored."""
+        """The result of a call. Raises :class:`NotOutlinable` in the first calls, with the arguments restored."""
         args, kwargs = self.structure.unflatten(leaves)
         if self._calls >= _SETTLED:
             return self.function(*args, **kwargs)
         for leaf in leaves:
             if not (isinstance(leaf, _PLAIN) or (arrays.framework(leaf) in ("torch", "cupy") and leaf.ndim)):
-                raise NotSplit(f"an argument of type {type(leaf).__name__}")
+                raise NotOutlinable(f"an argument of type {type(leaf).__name__}")
         before = [_copy(leaf) for leaf in leaves]
         try:
             result = self.function(*args, **kwargs)
-        except (MlirfuseError, NotSplit) as error:
+        except (MlirfuseError, NotOutlinable) as error:
             for leaf, kept in zip(leaves, before):
                 if kept is not None:
                     leaf[...] = kept
-            raise NotSplit(str(error)) from error
+            raise NotOutlinable(str(error)) from error
         self._calls += 1
         return result
+
+
+def _as_numpys(leaves: list) -> list:
+    return [leaf.detach().numpy() if arrays.framework(leaf) == "torch" else leaf for leaf in leaves]
+
+
+def _as_tensor(value: Any, like: Any) -> Any:
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        value = np.asarray(value)
+    return arrays.from_numpy(value, like) if isinstance(value, np.ndarray) else value
 
 
 def on_host(leaves: Sequence) -> bool:
@@ -159,20 +149,15 @@ class RegionRan:
     statements: int
 
 
-def explanation(name: str, program: DeviceLoopProgram, leaves: list) -> CallExplanation | None:
-    """Runs the call twice on copies: to compile, to measure; seconds are the host's. None where it does not run this
-    way."""
-    if on_host(leaves):
-        return None
-    try:
-        program.device_loops(copy.deepcopy(leaves))
-        leaves = copy.deepcopy(leaves)
-        before = [region.runs for region in program.regions]
-        start = time.perf_counter()
-        program.device_loops(leaves)
-        seconds = time.perf_counter() - start
-    except NotSplit:
-        return None
+def explanation(name: str, program: DeviceLoopProgram, leaves: list) -> CallExplanation:
+    """Runs the call twice on copies: to compile, to measure; seconds are the host's. Raises :class:`NotOutlinable`
+    where it does not run this way."""
+    program.device_loops(copy.deepcopy(leaves))
+    leaves = copy.deepcopy(leaves)
+    before = [region.runs for region in program.regions]
+    start = time.perf_counter()
+    program.device_loops(leaves)
+    seconds = time.perf_counter() - start
     file = program.fn.__code__.co_filename
     regions = [
         RegionRan(r.line, listing.source((file, r.line)), r.runs - runs, r.created, len(r.statements))

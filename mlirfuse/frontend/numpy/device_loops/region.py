@@ -14,7 +14,7 @@ import numpy as np
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy.device_loops.rewrite import PERHAPS, reads_values
 from mlirfuse.frontend.numpy.scope import spec_of
-from mlirfuse.frontend.numpy.syntax import Hoisting, Scope, names_of, read_before_assigned, remade
+from mlirfuse.frontend.numpy.syntax import Hoisting, NotOutlinable, Scope, names_of, read_before_assigned, remade
 from mlirfuse.frontend.numpy.syntax import at as located
 from mlirfuse.runtime import arrays
 
@@ -22,10 +22,6 @@ _MANY = 32  # arrays in a list, from which building one array in NumPy costs les
 _SHAPES = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes"}
 _OF_SHAPES = {"len", "isinstance", "type"}
 _NUMBERS = (int, float, complex, np.number, np.bool_)
-
-
-class NotSplit(Exception):
-    """The function cannot be split into regions."""
 
 
 # ---- values
@@ -88,7 +84,7 @@ def _owned(value: Any, like: Callable[[], Any], known: dict[int, Any]) -> Any:
     """NumPy arrays converted to device arrays."""
     if isinstance(value, np.ndarray) and value.ndim:
         if value.dtype.kind not in "biufc":
-            raise NotSplit(f"an array of {value.dtype}")
+            raise NotOutlinable(f"an array of {value.dtype}")
         if id(value) not in known:
             known[id(value)] = arrays.from_numpy(value, like())
         return known[id(value)]
@@ -211,7 +207,7 @@ def _like(env: dict[str, Any]) -> Any:
     for value in env.values():
         if _on_device(value):
             return value
-    raise NotSplit("no array determines the device")
+    raise NotOutlinable("no array determines the device")
 
 
 class _Compiled(_Step):
@@ -300,21 +296,21 @@ class _Group:
         return {part.id for part in found if isinstance(part, ast.Name)}
 
     def _check(self, node: ast.AST) -> None:
-        """Raises :class:`NotSplit` where a compiled statement could mutate anything but arrays."""
+        """Raises :class:`NotOutlinable` where a compiled statement could mutate anything but arrays."""
         region, kinds = self.region, self.kinds
         if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name):
             target = node.target.value
             if not isinstance(target, ast.Name) or kinds.get(target.id) not in ("array", "number"):
-                raise NotSplit("an in-place update of an element of a non-array")
+                raise NotOutlinable("an in-place update of an element of a non-array")
         for found in ast.walk(node):
             if not isinstance(found, ast.Call):
                 continue
             base = found.func.value if isinstance(found.func, ast.Attribute) else None
             if isinstance(base, ast.Name) and base.id in region.local and kinds.get(base.id) not in ("array", "number"):
-                raise NotSplit(f"a method of '{base.id}'")
+                raise NotOutlinable(f"a method of '{base.id}'")
             given = [arg.id for arg in found.args if isinstance(arg, ast.Name) and kinds.get(arg.id) in _LISTS]
             if given and not region.takes_lists(found.func):
-                raise NotSplit(f"the list '{given[0]}' is given to a function")
+                raise NotOutlinable(f"the list '{given[0]}' is given to a function")
 
 
 class Region:
@@ -389,7 +385,7 @@ class Region:
             if name in self.local:
                 found = kinds.get(name)
                 if isinstance(found, int):
-                    raise NotSplit(f"'{name}', which is not a number, array or constant")
+                    raise NotOutlinable(f"'{name}', which is not a number, array or constant")
                 if found in _ARRAYS:
                     return True
             elif _on_device(self.scope.get(name)):
@@ -452,5 +448,5 @@ def _rebinding(node: ast.stmt, kinds: dict[str, Any], assigned: set[str]) -> ast
     if name in assigned or kinds.get(name) == "array":
         return node
     if kinds.get(name) in ("list", "long list"):
-        raise NotSplit(f"the list '{name}' is extended in place")
+        raise NotOutlinable(f"the list '{name}' is extended in place")
     return located(node, ast.Assign([node.target], ast.BinOp(ast.Name(name, ast.Load()), node.op, node.value)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from mlirfuse.frontend.numpy.syntax import called_by_name, place
+from mlirfuse.frontend.numpy.syntax import at, called_by_name, place
 
 POSITION = "mlirfuse_position"  # begins the names of index variables
 
@@ -41,24 +41,24 @@ class _Rewriter(ast.NodeTransformer):
         if not __debug__:
             return ast.copy_location(ast.Pass(), node)
         error = ast.Call(ast.Name("AssertionError", ast.Load()), [node.msg] if node.msg else [], [])
-        created = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(error)], [])
-        return ast.fix_missing_locations(ast.copy_location(created, node))
+        return at(node, ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(error)], []))
 
     def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
         position = f"{POSITION}_{node.lineno}_{node.col_offset}"
         found = node.iter
         if called_by_name(found, "reversed"):
-            self._backwards(node)
+            self._backwards(node, found)
         elif isinstance(found, ast.Name):
             if self._arrays(node, [found]):
-                self._counted(node, position, f"len({found.id})", f"{_text(node.target)} = {found.id}[{position}]")
+                self._counted(
+                    node, position, f"len({found.id})", f"{ast.unparse(node.target)} = {found.id}[{position}]"
+                )
         elif called_by_name(found, "enumerate") or called_by_name(found, "zip"):
-            assert isinstance(found, ast.Call)
             if not isinstance(node.target, ast.Tuple) or not self._arrays(node, found.args):
                 return node
-            names = [_text(arg) for arg in found.args]
-            parts = [_text(part) for part in node.target.elts]
+            names = [ast.unparse(arg) for arg in found.args]
+            parts = [ast.unparse(part) for part in node.target.elts]
             values = [f"{name}[{position}]" for name in names]
             if called_by_name(found, "enumerate"):
                 values = [position, *values]
@@ -80,19 +80,12 @@ class _Rewriter(ast.NodeTransformer):
         place([head], node)
         node.target, node.iter, node.body = head.target, head.iter, [*head.body, *node.body]
 
-    def _backwards(self, node: ast.For) -> None:
-        assert isinstance(node.iter, ast.Call)
-        args = node.iter.args
-        if len(args) != 1 or not called_by_name(args[0], "range"):
+    def _backwards(self, node: ast.For, reversed_: ast.Call) -> None:
+        if len(reversed_.args) != 1 or not called_by_name(numbers := reversed_.args[0], "range"):
             return
-        assert isinstance(args[0], ast.Call)
-        bounds = [_text(arg) for arg in args[0].args]
-        if len(bounds) > 2 or any(isinstance(arg, ast.Starred) for arg in args[0].args):
+        bounds = [ast.unparse(arg) for arg in numbers.args]
+        if len(bounds) > 2 or any(isinstance(arg, ast.Starred) for arg in numbers.args):
             return
         start, stop = ("0", bounds[0]) if len(bounds) == 1 else bounds
         node.iter = ast.parse(f"range(({stop}) - 1, ({start}) - 1, -1)", mode="eval").body
         place([node.iter], node)
-
-
-def _text(node: ast.expr) -> str:
-    return ast.unparse(node)
