@@ -59,12 +59,22 @@ class _OtherErrors(NotOutlinable):
 def _by_branches(e: Code, compute: Callable[..., Any], operands: list, at: int) -> Number:
     """``compute(*operands)`` by a branch on the type of the operand ``at``."""
     operand = operands[at]
-    (kind, condition), bits = operand.other, min(_WEAK_BITS, operand.dtype.bits - 2)
     run = lambda given: computed(e, compute, [*operands[:at], given, *operands[at + 1 :]])  # noqa: E731
-    other, usual = Number(e.cast(operand.val, kind.dtype), kind, bits), Number(operand.val, operand.type, operand.bits)
-    found = either(e, condition, lambda: run(other), lambda: run(usual))
+    other, usual = _other(e, operand), _usual(operand)
+    found = either(e, operand.other[1], lambda: run(other), lambda: run(usual))
     assert found is not None
     return found
+
+
+def _usual(v: Number) -> Number:
+    return Number(v.val, v.type, v.bits)
+
+
+def _other(e: Code, v: Number) -> Number:
+    """The number in its other type."""
+    assert v.other is not None
+    kind = v.other[0]
+    return Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.dtype.bits - 2))
 
 
 def either(e: Code, condition: Val, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Number | None:
@@ -92,7 +102,7 @@ def either(e: Code, condition: Val, then: Callable[[], Any], otherwise: Callable
 
 def _same_errors(e: Code, compute: Callable[..., Any], operands: list, mixed: list[int]) -> Any:
     errors = len(e.errors)
-    result = compute(*(Number(v.val, v.type, v.bits) if k in mixed else v for k, v in enumerate(operands)))
+    result = compute(*(_usual(v) if k in mixed else v for k, v in enumerate(operands)))
     errors = len(e.errors) - errors
     flag, weak = None, None
     for combination in itertools.product((False, True), repeat=len(mixed)):
@@ -117,15 +127,9 @@ def _same_errors(e: Code, compute: Callable[..., Any], operands: list, mixed: li
 def _type_with(e: Code, compute: Callable[..., Any], operands: list, others: dict[int, bool], errors: int) -> Any:
     """The result's type where some operands have their other type. Discards the emitted code."""
     lines, failures, sites = len(e.lines), len(e.errors), e.sites
-    given = []
-    for k, v in enumerate(operands):
-        if k not in others:
-            given.append(v)
-        elif others[k]:
-            kind = v.other[0]
-            given.append(Number(e.cast(v.val, kind.dtype), kind, min(_WEAK_BITS, v.dtype.bits - 2)))
-        else:
-            given.append(Number(v.val, v.type, v.bits))
+    given = list(operands)
+    for k, is_other in others.items():
+        given[k] = _other(e, operands[k]) if is_other else _usual(operands[k])
     kind = _type(compute(*given))
     more = len(e.errors) - failures
     del e.lines[lines:], e.errors[failures:]

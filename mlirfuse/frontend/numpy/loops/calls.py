@@ -53,7 +53,7 @@ class Missed:
         self.patterns = patterns
 
 
-_MISSED = Missed()
+MISSED = Missed()
 
 
 @dataclass
@@ -116,19 +116,13 @@ def overlaps(layouts: dict[str, tuple]) -> tuple:
     return tuple(tuple(sorted(group)) for group in groups if len(group) > 1)
 
 
-def call_of(
-    loop: Loop, compiled: Compiled | None, given: Given, variables: dict, holds: Callable[[tuple], bool], patterns: set
-) -> Callable[[dict[str, Any]], Any]:
-    """The call of ``compiled`` for variables like these: it returns what :class:`Loop` does, or :class:`Missed`.
-    ``holds``: whether the code is for these sizes; ``patterns``: those that its types have code for."""
-    return _Writer(loop, compiled, given, variables).written(holds, patterns)
+class CallWriter:
+    """Writes the call of ``compiled`` for variables like these."""
 
-
-class _Writer:
     def __init__(self, loop: Loop, compiled: Compiled | None, given: Given, variables: dict):
         self.loop, self.compiled, self.given, self.variables = loop, compiled, given, variables
         self.space: dict[str, Any] = {
-            "unset": UNSET, "missed": _MISSED, "ndarray": np.ndarray, "loop": loop,
+            "unset": UNSET, "missed": MISSED, "ndarray": np.ndarray, "loop": loop,
             "layout": _native.array_layout, "addressof": ctypes.addressof, "thread": callbacks.running,
             "unpack": words.unpack, "as_type": words.as_type, "content_of": content_of,
             "attribute_data": attribute_data, "overlaps": overlaps, "table_of": table_of, "append": callbacks.append,
@@ -139,7 +133,9 @@ class _Writer:
         self.places = {path: f"p{k}" for k, path in enumerate(given.layouts)}
         self.arrays: dict[str, tuple[str, np.dtype, int]] = {}  # by path: an array's expression, dtype and rank
 
-    def written(self, holds: Callable[[tuple], bool], patterns: set) -> Callable:
+    def written(self, holds: Callable[[tuple], bool], patterns: set) -> Callable[[dict[str, Any]], Any]:
+        """The call, which returns what :class:`Loop` does, or :class:`Missed`. ``holds``: whether the code is for these
+        sizes; ``patterns``: those that its types have code for."""
         for name in self.loop.names:
             self._look_up(name)
         self._overlaps()

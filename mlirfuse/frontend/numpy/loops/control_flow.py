@@ -127,8 +127,9 @@ class ControlFlow(Expressions):
 
     def _For(self, node: ast.For) -> None:
         e = self.code
-        require(not node.orelse and isinstance(node.target, ast.Name), f"line {node.lineno}: an unsupported loop")
-        call = node.iter
+        if node.orelse or not isinstance(node.target, ast.Name):
+            raise NotOutlinable(f"line {node.lineno}: an unsupported loop")
+        counter, call = node.target.id, node.iter
         if not isinstance(call, ast.Call) or self._called(call.func) is not range or call.keywords:
             raise NotOutlinable(f"line {node.lineno}: a loop over something other than a range")
         given = [self.number(arg) for arg in call.args]
@@ -146,20 +147,20 @@ class ControlFlow(Expressions):
         if known is None:
             e.fail_if(e.cmp("eq", step, 0), ValueError("range() arg 3 must not be zero"))
         inner = not any(isinstance(s, (ast.For, ast.While)) for s in ast.walk(node) if s is not node)
-        accesses = self._monotone(node) if inner and known is not None else []
+        accesses = self._monotone(node, counter) if inner and known is not None else []
         for name in assigned_names([node]):
             self.bounded.pop(self.prefix + name, None)
         first = e.slot("i64")
         e.store(start, first)
         if not accesses:
-            self._counted(node, first, stop, step)
+            self._counted(node, counter, first, stop, step)
             return
         assert known is not None
         there = e.cmp("lt" if known > 0 else "gt", start, stop)
         trips = e.div(e.count("subi", e.count("subi", stop, start), 1 if known > 0 else -1), step)
         last = e.count("addi", start, e.count("muli", trips, step))
         yes, checked, after = e.block(), e.block(), e.block()
-        fits = self._in_range(node, accesses, start, last)
+        fits = self._in_range(counter, accesses, start, last)
         e.fork(e.and_(there, fits), yes, checked)
         outer, definite = self.unchecked, set(self.definite or ())
         rare = e.rare
@@ -167,20 +168,19 @@ class ControlFlow(Expressions):
             e.place(block)
             e.rare = rare or block == checked
             self.unchecked, self.definite = outer | safe, set(definite)
-            self._counted(node, first, stop, step)
+            self._counted(node, counter, first, stop, step)
             e.go(after)
         self.unchecked, e.rare = outer, rare
         e.place(after)
 
-    def _counted(self, node: ast.For, counter: str, stop: Val, step: Val) -> None:
-        e = self.code
-        assert isinstance(node.target, ast.Name)
-        name = self.prefix + node.target.id
+    def _counted(self, node: ast.For, counter: str, slot: str, stop: Val, step: Val) -> None:
+        """The loop over the variable ``counter``; ``slot`` holds its next value."""
+        e, name = self.code, self.prefix + counter
         head, inside, again, after = e.block(), e.block(), e.block(), e.block()
         before = set(self.definite or ())
         e.go(head)
         e.place(head)
-        now = e.load(counter, dt.i64)
+        now = e.load(slot, dt.i64)
         known = e.known(step)
         if known is None:
             more = e.select(e.cmp("gt", step, 0), e.cmp("lt", now, stop), e.cmp("gt", now, stop))
@@ -188,12 +188,12 @@ class ControlFlow(Expressions):
             more = e.cmp("lt" if known > 0 else "gt", now, stop)
         e.fork(more, inside, after)
         e.place(inside)
-        self.assign(node.target.id, Number(now, PY_INT, SIZE_BITS))
-        if node.target.id not in assigned_names(node.body) and self.types[name] == PY_INT:
+        self.assign(counter, Number(now, PY_INT, SIZE_BITS))
+        if counter not in assigned_names(node.body) and self.types[name] == PY_INT:
             self.bounded[name] = SIZE_BITS
         self.trip(node.body, again, after)
         e.place(again)
-        e.store(e.count("addi", e.load(counter, dt.i64), step), counter)
+        e.store(e.count("addi", e.load(slot, dt.i64), step), slot)
         e.again(head)
         e.place(after)
         self.bounded.pop(name, None)
@@ -205,11 +205,10 @@ class ControlFlow(Expressions):
 
     # ---- subscripts that the loop's bounds keep in range
 
-    def _monotone(self, node: ast.For) -> list[tuple[ast.Subscript, int]]:
+    def _monotone(self, node: ast.For, counter: str) -> list[tuple[ast.Subscript, int]]:
         """Subscripts of elements (with their axes) that are sums of the loop variable and loop-invariant terms: in
         range in all iterations if they are in the first and the last."""
-        assert isinstance(node.target, ast.Name)
-        changed = set(assigned_names(node.body)) | {node.target.id}
+        changed = set(assigned_names(node.body)) | {counter}
         out = []
         for found in (s for statement in node.body for s in ast.walk(statement) if isinstance(s, ast.Subscript)):
             if not isinstance(found.value, ast.Name) or found.value.id in changed:
@@ -217,21 +216,20 @@ class ControlFlow(Expressions):
             if not isinstance(self._peek(found.value.id), ArrayType):
                 continue
             for axis, item in enumerate(self._items(found)):
-                if isinstance(item, ast.Slice) or not _is_sum(item, node.target.id, changed):
+                if isinstance(item, ast.Slice) or not _is_sum(item, counter, changed):
                     continue
                 names = [n.id for n in ast.walk(item) if isinstance(n, ast.Name)]
                 if not any(isinstance(self._peek(name), ArrayType) for name in names):
                     out.append((found, axis))
-        return out if node.target.id not in assigned_names(node.body) else []
+        return out if counter not in assigned_names(node.body) else []
 
     def _peek(self, name: str) -> Any:
         variable = self.variables.get(self.prefix + name)
         return variable.type if variable is not None else None
 
-    def _in_range(self, node: ast.For, accesses: list, first: Val, last: Val) -> Val:
+    def _in_range(self, counter: str, accesses: list, first: Val, last: Val) -> Val:
         """Whether all subscripts are in range in the first and in the last iteration."""
         e = self.code
-        assert isinstance(node.target, ast.Name)
         fits = e.const(True, dt.bool_)
         seen = set()
         for found, axis in accesses:
@@ -243,10 +241,9 @@ class ControlFlow(Expressions):
             array = self.value(found.value)
             rank = len(array.shape)
             require(axis < rank and len(self._items(found)) <= rank, "more subscripts than axes")
-            ends = (first, last) if any(isinstance(n, ast.Name) and n.id == node.target.id for n in ast.walk(item)) \
-                else (first,)  # fmt: skip
-            for end in ends:
-                index = self._at(item, node.target.id, end)
+            moves = any(isinstance(n, ast.Name) and n.id == counter for n in ast.walk(item))
+            for end in (first, last) if moves else (first,):
+                index = self._at(item, counter, end)
                 unsigned = Val(index.name, dt.u64)
                 fits = e.and_(fits, e.cmp("lt", unsigned, Val(array.shape[axis].name, dt.u64)))
         return fits

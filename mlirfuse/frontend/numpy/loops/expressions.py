@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse import _native
 from mlirfuse.frontend.numpy.loops import alternatives, arrays, callbacks, complex_numbers, draws, externs, range_checks
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS, number
 from mlirfuse.frontend.numpy.loops.functions import ATTRIBUTES, FUNCTIONS, METHODS, OF_ANY_TYPE, OF_NUMBERS, applied
+from mlirfuse.frontend.numpy.loops.helpers import plain
 from mlirfuse.frontend.numpy.loops.python_numbers import PythonNumbers
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -398,9 +398,7 @@ class Expressions(PythonNumbers):
             require(function.name == "outer", f"the method {function.name} of a ufunc")
             return applied(Expressions.outer, self, [function.receiver.value, *args], keywords)
         require(isinstance(function, Static), "a call of a value")
-        called = function.value
-        if isinstance(called, _native.Function):  # another jitted function
-            called = called.fn  # type: ignore[attr-defined]  # of the class derived from it
+        called = plain(function.value)
         try:
             rule = FUNCTIONS.get(called)
         except TypeError:

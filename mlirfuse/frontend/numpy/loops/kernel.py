@@ -13,7 +13,7 @@ import numpy as np
 
 from mlirfuse.core import deadline, threads
 from mlirfuse.core.errors import CompileError
-from mlirfuse.frontend.numpy.loops.calls import Given, Missed, call_of
+from mlirfuse.frontend.numpy.loops.calls import MISSED, CallWriter, Given, Missed
 from mlirfuse.frontend.numpy.loops.compilation import Compiled, compiled
 from mlirfuse.frontend.numpy.loops.values import NotOutlinable
 from mlirfuse.frontend.numpy.scope import UNSET, content_of
@@ -56,7 +56,7 @@ class Loop:
         self.changed = frozenset(self.assigned)
         self._owners = only_for_attributes(self.node, self.names)
         self._calls: list[Callable] = []  # for all combinations of types and patterns so far
-        self._latest: Callable = lambda variables: _NONE  # the call that ran last
+        self._latest: Callable = lambda variables: MISSED  # the call that ran last
         self._tried = 0  # number of combinations that were compiled, or refused
         self._any = False  # one has been compiled
         self._lock = threads.lock()
@@ -152,13 +152,10 @@ class Loop:
             self.refused = f"an internal compiler error: {type(error).__name__}: {error}"
         self._any = self._any or created is not None
         self.dead = not self._any
-        call = call_of(self, created, given, variables, holds, patterns)
+        call = CallWriter(self, created, given, variables).written(holds, patterns)
         self._calls.append(call)
         self._latest = call
         return call
-
-
-_NONE = Missed()
 
 
 def pattern_of(extents: tuple, ints: tuple) -> tuple:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops.alternatives import either
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axis_of, element_type, extents, known, rule
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, Number, NumberType, Static, Tuple, require
 from mlirfuse.ir import dtypes as dt
@@ -320,25 +321,18 @@ def _round(c, a, decimals=None):
 
 @rule(np.array_equal)
 def _array_equal(c, a1, a2):
-    one, other = (arrays.lazy(c.code, v) for v in (a1, a2))
-    e, result = c.code, c.code.slot("i1")
+    e, (one, other) = c.code, [arrays.lazy(c.code, v) for v in (a1, a2)]
     if len(one.shape) != len(other.shape):
         return c.constant(False)
     same = e.const(True, dt.bool_)
     for a, b in zip(one.shape, other.shape):
         same = same if a.name == b.name else e.and_(same, e.cmp("eq", a, b))
 
-    def compare() -> None:
+    def compared() -> Number:
         shaped = Lazy(other.dtype, one.shape, other.at, other.reads, other.pairs)
-        equal = c.ufunc(np.equal, [one, shaped])
-        e.store(FUNCTIONS[np.all](c, equal).val, result)
+        return Number(FUNCTIONS[np.all](c, c.ufunc(np.equal, [one, shaped])).val, c.constant(True).type)
 
-    if e.known(same):
-        compare()
-    else:
-        e.store(e.const(False, dt.bool_), result)
-        e.branch(same, compare)
-    return Number(e.load(result, dt.bool_), c.constant(True).type)
+    return compared() if e.known(same) else either(e, same, compared, lambda: c.constant(False))
 
 
 @rule(np.count_nonzero)
