@@ -33,7 +33,7 @@ from mlirfuse.frontend.numpy.scope import (
     roots_of,
     scope_of,
 )
-from mlirfuse.frontend.numpy.source import fail, refusals
+from mlirfuse.frontend.numpy.source import refusals
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.trace_state import Trace, in_progress
 from mlirfuse.frontend.numpy.traced import Out, Traced
@@ -41,7 +41,7 @@ from mlirfuse.frontend.numpy.traced_array import Buffer, LeafArray, LeafScalar, 
 from mlirfuse.frontend.numpy.views import At, Diagonal, FullView, Permute, Reshape, at_indices
 from mlirfuse.ir.graph import Graph, Layout, Value, shows_argument, walk
 from mlirfuse.ir.ops import map_sizes
-from mlirfuse.runtime.signature import ArgSpec, Static
+from mlirfuse.runtime.signature import Static
 
 
 def trace(
@@ -120,7 +120,6 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
     stand_ins: list = []
     arg_leaves: list[int] = []
     arrays: dict[int, TracedArray] = {}
-    device = "cpu"
     for leaf, spec in enumerate(leaves):
         if isinstance(spec, Static):
             stand_ins.append(replaced.of(spec.value))
@@ -128,7 +127,7 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
         arg_leaves.append(leaf)
         value = t.argument(spec, paths[leaf] or None)
         if spec.device != "cpu":
-            device = spec.device
+            t.device = spec.device
         if spec.scalar and not spec.writable:
             stand_ins.append(LeafScalar(t, value, spec, leaf))
             continue
@@ -145,15 +144,6 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
         stand_ins.append(arrays[leaf])
         if spec.scalar:
             buffer.writable = False
-    t.device = device
-    if device != "cpu":
-        for leaf, spec in enumerate(leaves):
-            if isinstance(spec, ArgSpec) and not spec.scalar and spec.device != device:
-                fail(
-                    TraceError,
-                    f"arguments on two devices: '{paths[leaf]}' is on {spec.device}, others on {device}. Move them to "
-                    "one; only numbers and 0-d arrays may stay on the host",
-                )
     statics = [spec.value for spec in leaves if isinstance(spec, Static)]
     objects = [
         value
@@ -227,7 +217,6 @@ class _Results:
 
     def __init__(self, t: Trace, given: Arguments, copies: bool):
         self.t, self.arg_leaves, self.objects, self.copies = t, given.leaves, given.objects, copies
-        self.identity = {id(x): leaf for leaf, x in enumerate(given.stand_ins) if isinstance(x, TracedArray)}
         self.returns: list[Value] = []
         self._where: dict[int, tuple[int, tuple]] = {}  # array id -> (graph result, steps)
         self._bases: dict[int, tuple[int, tuple]] = {}  # buffer id -> the result with its whole content
@@ -255,8 +244,8 @@ class _Results:
         t = self.t
         if x._trace is not t:
             raise TraceError("the function returns a traced array that escaped from another compiled function's trace")
-        if id(x) in self.identity:
-            return Out("argument", self.identity[id(x)], scalar=number_type(x))
+        if id(x) in t.leaf_of:
+            return Out("argument", t.leaf_of[id(x)], scalar=number_type(x))
         if self.copies:
             return self._copy(x)
         value, buffer, read_only = x.value, x._buffer, _is_read_only(x)
@@ -327,10 +316,8 @@ def _view_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None
     cannot."""
     if x.value is x._buffer.value:
         return ()
-    positions = [step for step in x._path if isinstance(step, At)]
-    known = not any(isinstance(step, Diagonal) for step in x._path) and not _in_parts(t)
-    known = known and x._is_view()
-    if not x._buffer.version and not positions and known:
+    written = x._buffer.version or any(isinstance(step, (At, Diagonal)) for step in x._path)
+    if not written and not _in_parts(t) and x._is_view():
         return None
     return _real_steps(t, x, arg_leaves)
 

@@ -2,7 +2,6 @@
 effects."""
 
 import asyncio
-import dataclasses
 import re
 import warnings
 from collections import namedtuple
@@ -1291,13 +1290,6 @@ def test_what_helpers_read():
 
 def scope_holds(traced) -> bool:
     return all(unchanged(read_scope(namespace, key), value) for namespace, key, value in traced.scope)
-
-
-def test_two_devices():
-    _leaves, tree = trees.flatten(((X, Y), {}))
-    specs = [ArgSpec.of(X), dataclasses.replace(ArgSpec.of(Y), device="cuda")]
-    with pytest.raises(TraceError, match="two devices: 'x' is on cpu, others on cuda"):
-        tracing.trace(lambda x, y: x + y, specs, tree)
 
 
 def test_small_constants():
