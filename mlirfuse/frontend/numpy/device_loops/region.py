@@ -140,16 +140,17 @@ def _moves(node: ast.stmt) -> bool:
 class _HostParts(Hoisting):
     """Moves out subexpressions that Python computes from host values alone: calls, attributes and list lookups."""
 
-    def __init__(self, of_arrays: Callable[[ast.AST], bool], lists: set[str], local: set[str], name: Callable[[], str]):
-        super().__init__(name)
-        self.of_arrays, self.lists, self.local = of_arrays, lists, local
+    def __init__(self, region: Region, kinds: dict[str, Any]):
+        super().__init__(region.name)
+        self.region, self.kinds = region, kinds
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, PERHAPS):
             return node
         read = isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-        computed = not isinstance(node, (ast.Slice, ast.Starred)) and self._computes(node) and not self.of_arrays(node)
-        if read and (computed or self._found(node)):
+        computed = not isinstance(node, (ast.Slice, ast.Starred)) and self._computes(node)
+        of_host = computed and not self.region.of_arrays(node, self.kinds)
+        if read and (of_host or self.region.finds(node, self.kinds)):
             return self.hoisted(node)  # type: ignore[arg-type]  # an expression
         if isinstance(node, ast.Call):  # the callee stays
             node.args = [self.visit(arg) for arg in node.args]  # type: ignore[misc]
@@ -159,17 +160,11 @@ class _HostParts(Hoisting):
             return node
         return self.generic_visit(node)
 
-    def _found(self, node: ast.AST) -> bool:
-        """Whether it looks up an element of a list."""
-        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
-            return False
-        return node.value.id in self.lists and not self.of_arrays(node.slice)
-
     def _computes(self, node: ast.AST) -> bool:
         for found in ast.walk(node):
             if isinstance(found, ast.Call):
                 return True
-            if isinstance(found, ast.Attribute) and any(n in self.local for n in names_of([found], ast.Load)):
+            if isinstance(found, ast.Attribute) and self.region.variables(names_of([found], ast.Load)):
                 return True
         return False
 
@@ -260,8 +255,7 @@ class _Group:
                 self.before.append(node)
                 self._opened |= written
             return apart
-        lists = {name for name in read if self.kinds.get(name) in ("list", "long list")}
-        parts = _HostParts(lambda x: self.region.of_arrays(x, self.kinds), lists, self.region.local, self.region.name)
+        parts = _HostParts(self.region, self.kinds)
         created = parts.visit(_rebinding(copy.deepcopy(node), self.kinds, self._assigned))
         left = set(names_of([created], ast.Load))
         if self._needed(created) & set(names_of(parts.before, ast.Store)):
@@ -396,7 +390,8 @@ class Region:
         reads = self.variables(read_before_assigned([statement]))
         gives = names_of([statement], ast.Store)
         function = self.function([statement], reads, gives, {})
-        if _moves(statement) or self._finds(statement, kinds) or self.stores_in_list(statement, kinds):
+        named = isinstance(statement, ast.Assign) and self.finds(statement.value, kinds)
+        if named or _moves(statement) or self.stores_in_list(statement, kinds):
             return _Step(function, reads, gives)
         uses = _uses(statement)
         how: dict[str, Callable[[Any], Any]] = {
@@ -424,12 +419,11 @@ class Region:
         name = function.id if isinstance(function, ast.Name) else ""
         return name not in self.local and self.scope.get(name) is np
 
-    def _finds(self, node: ast.stmt, kinds: dict[str, Any]) -> bool:
-        """Whether a statement names a list's element."""
-        value = node.value if isinstance(node, ast.Assign) else None
-        if not isinstance(value, ast.Subscript) or not isinstance(value.value, ast.Name):
+    def finds(self, node: ast.AST, kinds: dict[str, Any]) -> bool:
+        """Whether an expression looks up an element of a list."""
+        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return False
-        return kinds.get(value.value.id) in ("list", "long list") and not self.of_arrays(value.slice, kinds)
+        return kinds.get(node.value.id) in ("list", "long list") and not self.of_arrays(node.slice, kinds)
 
     def function(self, body: list[ast.stmt], reads: list[str], gives: list[str], fixed: dict[str, Any]) -> Callable:
         """The statements compiled to a Python function from ``reads`` to ``gives``."""

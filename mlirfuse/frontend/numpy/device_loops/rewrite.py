@@ -50,7 +50,7 @@ def rewritten(
     body = rewriter.block(definition.body)
     wanted = _wanted(rewriter.runs, body)
     for names, call in zip(wanted, rewriter.calls):
-        _assign(call, names)
+        call.targets[0].elts = [ast.copy_location(ast.Name(name, ast.Store()), call) for name in names]
     created = [region(run, names, rewriter.local) for run, names in zip(rewriter.runs, wanted)]
     return syntax.remade(fn, definition.name, definition.args, body, {REGIONS: created, **helpers})
 
@@ -61,7 +61,7 @@ class _Rewriter:
     def __init__(self, local: set[str]):
         self.local = local
         self.runs: list[list[ast.stmt]] = []
-        self.calls: list[ast.Assign] = []
+        self.calls: list[Any] = []
         self._temporaries = 0
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -76,17 +76,16 @@ class _Rewriter:
         """Appends the statement to the current region, or ends it."""
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
             return
+        created: ast.stmt | None
         if isinstance(node, _STRAIGHT):
-            taken = self._append(node, run)
-            if taken is None:
+            created = self._append(node, run)
+            if created is None:
                 run += self._apart(node)
-            else:
-                self._end(run, out)
-                out.append(taken)
+                return
         elif isinstance(node, ast.If):
             test = self._condition(node.test, run, out)
             self._end(run, out)
-            out.append(syntax.at(node, ast.If(test, self.block(node.body), self.block(node.orelse))))
+            created = ast.If(test, self.block(node.body), self.block(node.orelse))
         elif isinstance(node, ast.While):
             self._end(run, out)
             inside: list[ast.stmt] = []
@@ -94,26 +93,23 @@ class _Rewriter:
             test = self._condition(node.test, head, inside)
             self._end(head, inside)
             inside.append(syntax.at(node, ast.If(ast.UnaryOp(ast.Not(), test), [ast.Break()], [])))
-            always = ast.Constant(True)
-            out.append(syntax.at(node, ast.While(always, inside + self.block(node.body), [])))
+            created = ast.While(ast.Constant(True), inside + self.block(node.body), [])
         elif isinstance(node, ast.For):
             values = self._iterated(node.iter, run)
             self._end(run, out)
-            out.append(syntax.at(node, ast.For(node.target, values, self.block(node.body), [])))
+            created = ast.For(node.target, values, self.block(node.body), [])
         elif isinstance(node, ast.Return):
+            created = node
             if node.value is not None and not _only_names(node.value):
-                node = syntax.at(node, ast.Return(self._value(node.value, run)))
-            self._end(run, out)
-            out.append(node)
+                created = ast.Return(self._value(node.value, run))
         elif isinstance(node, ast.Assert):
-            test = self._condition(node.test, run, out)
-            self._end(run, out)
-            out.append(syntax.at(node, ast.Assert(test, node.msg)))
+            created = ast.Assert(self._condition(node.test, run, out), node.msg)
         elif isinstance(node, _AS_THEY_ARE):
-            self._end(run, out)
-            out.append(node)
+            created = node
         else:
             raise syntax.NotOutlinable(f"a {type(node).__name__} in a function with loops")
+        self._end(run, out)
+        out.append(syntax.at(node, created))
 
     def _end(self, run: list[ast.stmt], out: list[ast.stmt]) -> None:
         if run:
@@ -215,12 +211,6 @@ def _only_names(node: ast.expr) -> bool:
 
 def _call(helper: str, value: ast.expr) -> ast.Call:
     return syntax.at(value, ast.Call(ast.Name(helper, ast.Load()), [value], []))
-
-
-def _assign(call: ast.Assign, names: list[str]) -> None:
-    (target,) = call.targets
-    assert isinstance(target, ast.Tuple)
-    target.elts = [ast.copy_location(ast.Name(name, ast.Store()), target) for name in names]
 
 
 def _wanted(runs: list[list[ast.stmt]], body: list[ast.stmt]) -> list[list[str]]:
