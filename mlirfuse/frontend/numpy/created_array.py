@@ -138,9 +138,8 @@ def creation_stand_in(eager, ours):
         if t is None:
             return eager(*args, **kwargs)
         leaves = trees.flatten((args, kwargs))[0] if eager in _OF_ELEMENTS else ()
-        if eager in _OF_ELEMENTS and not any(isinstance(x, TracedArray) for x in leaves):
-            pass  # sizes and numbers: handled by ours
-        elif contains_traced((*args, *kwargs.values())):
+        numbers = eager in _OF_ELEMENTS and not any(isinstance(x, TracedArray) for x in leaves)
+        if not numbers and contains_traced((*args, *kwargs.values())):  # numbers and sizes are for ours
             constants = with_known((args, kwargs))
             if constants is None:
                 return or_called(ours, eager, args, kwargs)

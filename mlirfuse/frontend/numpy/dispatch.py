@@ -84,11 +84,8 @@ class Entry(Source):
         if not self.may_fall_back():
             return (self.traced,)
         eager = self.owner.eager
-        loops: list[Strategy]
-        if call.numpys:
-            loops = [self.native_loops] if eager.may_outline else []
-        else:
-            loops = [self.device_loops] if eager.has_loops else []
+        has_loops = eager.may_outline if call.numpys else eager.has_loops
+        loops = [self.native_loops if call.numpys else self.device_loops] if has_loops else []
         return (*loops, self.traced, *loops, self.graph_breaks, self.eager)
 
     def make(self, call: Call) -> Specialization | None:

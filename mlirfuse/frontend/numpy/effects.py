@@ -42,7 +42,7 @@ ACTING_MODULES = {
     numpy_private.GENERATORS,
 }  # fmt: skip
 CONCURRENT = {"threading", "concurrent", "multiprocessing", "asyncio", "joblib"}  # a trace is of one thread
-_ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
+ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
 _ACTING_NUMPY = {
     "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap",
     "seterr", "seterrcall", "setbufsize", "set_printoptions",
@@ -73,7 +73,7 @@ def acts(value) -> str | None:
     if isinstance(owner, types.ModuleType):
         module = owner.__name__
     if module == "builtins" or module == "_io":
-        return name if name in _ACTING_BUILTINS else None
+        return name if name in ACTING_BUILTINS else None
     if module == "numpy" or (module or "").startswith("numpy.lib"):
         return f"np.{name}" if name in _ACTING_NUMPY else None
     if owner is not None and draws(owner):

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.outline import Outlined
 
 
+def located_run(fn: Callable, refused: BaseException | None, args: Sequence, kwargs: dict[str, Any]) -> Any:
+    """``fn(*args, **kwargs)``, which is not traced because of ``refused``. Where it raises an error of the same type,
+    raises ``refused`` instead if that has the line and the remedy."""
+    try:
+        return fn(*args, **kwargs)
+    except Exception as error:
+        if refused is not None and isinstance(refused, type(error)) and has_line(refused):
+            raise refused from error
+        raise
+
+
 class EagerFunction:
     """The eager version of one function, with its loops outlined where it has any (see
     :mod:`mlirfuse.frontend.numpy.loops`)."""
@@ -76,12 +87,7 @@ class EagerFunction:
         runs, loops included, so that breakpoints and tracers see each line."""
         if not config.fuse_cpu:
             return self.original(*args, **kwargs)
-        try:
-            result = self.fn(*args, **kwargs)
-        except Exception as error:
-            if refused is not None and isinstance(refused, type(error)) and has_line(refused):
-                raise refused from error
-            raise
+        result = located_run(self.fn, refused, args, kwargs)
         if refused is None and self.outlined is None:
             return result
         native = any(loop.ran for loop in self.loops)

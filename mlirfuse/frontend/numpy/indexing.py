@@ -299,10 +299,10 @@ def setitem(self, key, new) -> None:
     if self._scalar:
         fail(TypeError, f"'{self._class_name}' object does not support item assignment")
     t = self._trace
-    if is_mask(key) or (isinstance(key, tuple) and len(key) == 1 and is_mask(key[0])):
-        _set_masked(self, key[0] if isinstance(key, tuple) else key, new)
-        return
     parts = index_components(self, key)
+    if is_mask(key) or (isinstance(key, tuple) and len(key) == 1 and is_mask(key[0])):
+        _set_masked(self, parts[0], new)
+        return
     if any(map(_is_bool, parts)):
         unsupported("assignment to a mask combined with other indices", "use np.where(mask, new, x)")
     if any(is_index_array(k) for k in parts):
@@ -340,8 +340,6 @@ def fill(self, value) -> None:
 def _set_masked(self, mask, new) -> None:
     t = self._trace
     mask = asarray(mask)
-    if mask.ndim > self.ndim:
-        fail(IndexError, f"too many indices for array: array is {self.ndim}-dimensional, but {mask.ndim} were indexed")
     for k, (n, m) in enumerate(zip(t.shape(self._value), t.shape(mask._value))):
         if not t.unify(n, m):  # a mask does not broadcast
             fail(

@@ -3,7 +3,7 @@ function they answer for the object that a stand-in represents."""
 
 from __future__ import annotations
 
-import builtins
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,9 +66,8 @@ def identity(x):
     return give_up("the identity of an array or number") if isinstance(x, StandIn) else id(x)
 
 
-def of_memory(name: str):
+def of_memory(kind: Callable[..., Any]):
     """A replacement for ``bytes``, ``bytearray`` or ``memoryview``, which would read an array's memory."""
-    kind = getattr(builtins, name)
 
     def call(*args, **kwargs):
         if args and isinstance(args[0], StandIn) and type_of(args[0]) is not int:

@@ -25,7 +25,7 @@ import numpy as np
 from mlirfuse.frontend.numpy import introspection as intro
 from mlirfuse.frontend.numpy import special
 from mlirfuse.frontend.numpy.created_array import creation_stand_in
-from mlirfuse.frontend.numpy.effects import ACTING_MODULES, CONCURRENT, acts, is_concurrent, stop
+from mlirfuse.frontend.numpy.effects import ACTING_BUILTINS, ACTING_MODULES, CONCURRENT, acts, is_concurrent, stop
 from mlirfuse.frontend.numpy.graph_breaks.calls import LibraryObject, lazy, library_function, vectorized
 from mlirfuse.frontend.numpy.registry import CREATION, HELPERS
 from mlirfuse.frontend.numpy.scope import UNSET, content_of
@@ -101,32 +101,24 @@ class StandIns:
     """The replacements that one trace uses for the objects that the user's functions refer to."""
 
     def __init__(self) -> None:
-        self._memo: dict[int, tuple[Any, Any]] = {}
+        self._memo: dict[int, tuple[Any, Any]] = {id(real): (real, ours) for real, ours in _REPLACED.items()}
         self._scopes: dict[int, Scope] = {}
         self._cells: dict[int, tuple[Any, types.CellType, Any]] = {}
-        self.builtins = dict(vars(builtins)) | {
-            name: _Acting(name) for name in ("print", "open", "input", "breakpoint")
-        }
+        self.builtins = dict(vars(builtins)) | {name: _Acting(name) for name in ACTING_BUILTINS}
         self.builtins |= {
             "len": intro.length, "isinstance": intro.is_instance, "type": intro.Type, "hasattr": intro.has_attribute,
             "getattr": intro.attribute, "id": intro.identity,
         }  # fmt: skip
         self.builtins |= {_called(kind.__name__): lazy(kind) for kind in _NUMBERS}
-        self.builtins |= {_called(name): intro.of_memory(name) for name in _MEMORY}
+        self.builtins |= {_called(kind.__name__): intro.of_memory(kind) for kind in _MEMORY}
         self.builtins["__import__"] = self._import
 
     def of(self, value):
         """The replacement for ``value`` in the trace; mostly itself."""
-        if value is datetime.datetime or value is datetime.date:
-            return _CLOCKS[value]
-        if value is np.vectorize:
-            return vectorized
-        if value is np.errstate:
-            return _errstate
-        if isinstance(value, _PLAIN) and not (isinstance(value, type) and is_concurrent(value)):
-            return value
         found = self._memo.get(id(value))
         if found is None:
+            if isinstance(value, _PLAIN) and not (isinstance(value, type) and is_concurrent(value)):
+                return value
             self._memo[id(value)] = (value, value)  # ends recursion of self-referential values
             found = self._memo[id(value)] = (value, self._make(value))
         return found[1]
@@ -241,7 +233,7 @@ def _gives_namespace(value, name: str) -> bool:
 
 
 _NUMBERS = (bool, int, float, complex)
-_MEMORY = ("bytes", "bytearray", "memoryview")
+_MEMORY = (bytes, bytearray, memoryview)
 _IDENTITY = ("mlirfuse is", "mlirfuse is not")
 
 
@@ -249,7 +241,7 @@ def _called(name: str) -> str:
     return f"mlirfuse {name}"
 
 
-_CALLED = {kind.__name__ for kind in _NUMBERS} | set(_MEMORY)
+_CALLED = {kind.__name__ for kind in (*_NUMBERS, *_MEMORY)}
 _LOAD_GLOBAL, _EXTENDED = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
 _IS, _IMPORT = dis.opmap["IS_OP"], dis.opmap["IMPORT_NAME"]
 
@@ -310,4 +302,6 @@ def _clock(kind: type) -> type:
     return type(kind.__name__, (kind,), reading)
 
 
-_CLOCKS = {kind: _clock(kind) for kind in (datetime.datetime, datetime.date)}
+_REPLACED: dict[Any, Any] = {kind: _clock(kind) for kind in (datetime.datetime, datetime.date)} | {
+    np.vectorize: vectorized, np.errstate: _errstate
+}  # fmt: skip

@@ -142,10 +142,6 @@ def broadcast_value(t, value: Value, shape) -> Value:
     return t.emit("broadcast_in_dim", value, shape=shape, dims=tuple(range(len(shape) - value.rank, len(shape))))
 
 
-def full_shape(t, values) -> tuple[Size, ...]:
-    return broadcast_shape(t, [t.shape(v) for v in values])
-
-
 def fits(t, own, shape) -> bool:
     """Whether a value of shape ``own`` broadcasts to ``shape``; unifies equal extents."""
     return len(own) <= len(shape) and all(n == 1 or t.unify(n, m) for n, m in zip(reversed(own), reversed(shape)))

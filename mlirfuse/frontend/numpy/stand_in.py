@@ -125,6 +125,8 @@ class SymInt(NumberStandIn):
     def __pos__(self):
         return self
 
+    __trunc__ = __floor__ = __ceil__ = __pos__
+
     def __abs__(self):
         return self if self._trace.decide(self.size, ">=", 0) else -self
 
@@ -133,11 +135,6 @@ class SymInt(NumberStandIn):
 
     def __round__(self, digits=None):
         return self
-
-    def __trunc__(self):
-        return self
-
-    __floor__ = __ceil__ = __trunc__
 
 
 numbers.Integral.register(SymInt)

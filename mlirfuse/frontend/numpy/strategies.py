@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlirfuse.core import config
-from mlirfuse.core.errors import TraceError, UnsupportedError, has_line
+from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend.numpy import boundary_writes, programs, tracing
 from mlirfuse.frontend.numpy.effects import SideEffect
+from mlirfuse.frontend.numpy.fallback import located_run
 from mlirfuse.frontend.numpy.protocols import TorchFunctionError
 from mlirfuse.frontend.numpy.syntax import NotOutlinable
 from mlirfuse.frontend.numpy.trace_state import TooLong
@@ -269,9 +270,8 @@ class Traced(Strategy):
 
     def most_ops(self, call: FunctionCall, otherwise: int | None = _MOST_OPS) -> int | None:
         """The limit on a trace's ops: lower where the function's loops can run as loops, else ``otherwise``."""
-        if self.owner.lowering_requested or not config.fuse_cpu or not self.owner.eager.may_outline:
-            return otherwise
-        if not self.entry.may_fall_back():
+        as_one = self.owner.lowering_requested or not config.fuse_cpu or not self.entry.may_fall_back()
+        if as_one or not self.owner.eager.may_outline:
             return otherwise
         loops = self.owner.has_loops(call.leaves) or (
             not call.numpys and self.owner.eager.has_loops and self.entry.device_loops.program(call) is not None
@@ -367,13 +367,7 @@ class Eager(Strategy):
     def explain(self, call: FunctionCall, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
         error, eager = call.error, self.owner.eager
         if not (error is None or isinstance(error, (TraceError, UnsupportedError, TooLong)) or eager.outlined):
-            given, named = copy.deepcopy((args, kwargs))  # possibly the user's mistake
-            try:
-                eager.original(*given, **named)
-            except Exception as raised:
-                if isinstance(error, type(raised)) and has_line(error):
-                    raise error from raised
-                raise
+            located_run(eager.original, error, *copy.deepcopy((args, kwargs)))  # possibly the user's mistake
         why = error or dict(call.rejected).get(Traced.name)
         return CallExplanation(self.entry.name, f"{self.entry.name} runs op by op: {why}")
 

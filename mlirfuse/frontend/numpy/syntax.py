@@ -225,12 +225,10 @@ def remade(
     for arg in (*bare.posonlyargs, *bare.args, *bare.kwonlyargs, bare.vararg, bare.kwarg):
         if arg is not None:
             arg.annotation = None
-    inner = ast.parse("def inner(): pass").body[0]
-    assert isinstance(inner, ast.FunctionDef)
+    inner: Any = ast.parse("def inner(): pass").body[0]
     inner.name = f".{name}"  # not an identifier: in its own body the name must still refer to the original function
     inner.args, inner.body = bare, body
-    outer = ast.parse(f"def outer({', '.join([*free, *added])}): pass").body[0]
-    assert isinstance(outer, ast.FunctionDef)
+    outer: Any = ast.parse(f"def outer({', '.join([*free, *added])}): pass").body[0]
     outer.body = [inner]
     ast.copy_location(inner, body[0])
     ast.fix_missing_locations(outer)

@@ -4,6 +4,7 @@ specialization, whose calls run the graph."""
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,13 +184,8 @@ class SplitTracedSpecialization(TracedSpecialization):
 
     def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         assert self.executor is not None
-        finish = self.finisher(env) or _only
+        finish = self.finisher(env) or operator.itemgetter(0)
         return self.split.record(self.executor, leaves, self.leaf_of_arg, env, finish, self.finisher_leaves)
 
     def run_op_by_op(self, leaves: Sequence, env: dict[str, int]) -> list:
         return op_by_op.run(self.traced.graph, leaves, self.leaf_of_arg, env)
-
-
-def _only(results: list) -> Any:
-    (only,) = results
-    return only

@@ -316,8 +316,8 @@ def _view_steps(t: Trace, x: TracedArray, arg_leaves: list[int]) -> tuple | None
     cannot."""
     if x.value is x._buffer.value:
         return ()
-    written = x._buffer.version or any(isinstance(step, (At, Diagonal)) for step in x._path)
-    if not written and not _in_parts(t) and x._is_view():
+    replayed = x._buffer.version or any(isinstance(step, (At, Diagonal)) for step in x._path)
+    if not replayed and not _in_parts(t) and x._is_view():
         return None
     return _real_steps(t, x, arg_leaves)
 

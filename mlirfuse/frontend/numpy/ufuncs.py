@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -49,9 +49,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         unsupported(f"the function np.{ufunc.__name__}", suggestion(ufunc.__name__))
     if ufunc in COMPARISONS:
         if dtype is not None and dtype_of(dtype) is not dt.bool_:
-            fail(
-                TypeError, f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}"
-            )
+            no_loop(ufunc)
         early, dtype = _compare_with_big_int(t, ufunc, operands), None
         if early is not None:
             written = out is not None or where_ is not True
@@ -88,6 +86,11 @@ def call_ufunc(ufunc, inputs, kwargs=None):
     else:
         results = [wrap(t, v if order == "K" else forced(t, v, order, strides_of(t, v))) for v in values]
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def no_loop(ufunc) -> NoReturn:
+    """Raises NumPy's error for a dtype that the ufunc does not compute in."""
+    fail(TypeError, f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}")
 
 
 def _power_by_numpy(t, values, ins, outs) -> Value:

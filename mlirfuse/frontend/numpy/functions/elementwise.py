@@ -118,15 +118,14 @@ def round(a, decimals=0, out=None):
     return into_out(wrap(t, forced(t, created, "A", strides_of_array(t, x))), out, "round", True)
 
 
-def _of_row(name: str):
+def _of_row(name: str) -> None:
     @implements(getattr(np, name))
     def of_row(x, out=None):
         return into_out(op(name, asarray(x)), out, name, True)
 
-    return of_row
 
-
-isposinf, isneginf, isreal = map(_of_row, ("isposinf", "isneginf", "isreal"))
+for _name in ("isposinf", "isneginf", "isreal"):
+    _of_row(_name)
 
 
 def _part(x, name: str):

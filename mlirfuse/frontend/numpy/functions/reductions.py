@@ -20,7 +20,7 @@ from mlirfuse.frontend.numpy.shapes import aligned, axes_of, no_bools, reduced_a
 from mlirfuse.frontend.numpy.source import fail, refuse, unsupported
 from mlirfuse.frontend.numpy.stored import ELEMENT, stored
 from mlirfuse.frontend.numpy.traced_array import TracedArray
-from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out
+from mlirfuse.frontend.numpy.ufuncs import call_ufunc, into_out, no_loop
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -164,21 +164,12 @@ def float_type(x, dtype=None) -> DType:
     return x._value.dtype if x._value.dtype.is_inexact else dt.f64
 
 
-def warn_of_nothing(x, axes) -> None:
-    """Records NumPy's warning for the mean of an empty slice; each call of the compiled function gives it."""
-    if _is_empty(x, axes):
-        x._trace.warnings["Mean of empty slice"] = None
-
-
 @implements(np.mean)
 def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
     x = asarray(a)
-    to = float_type(
-        x,
-        out.dtype
-        if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_inexact and out._value.dtype.is_inexact
-        else dtype,
-    )
+    if dtype is None and isinstance(out, TracedArray) and x._value.dtype.is_inexact and out._value.dtype.is_inexact:
+        dtype = out.dtype
+    to = float_type(x, dtype)
     if where is not True and where is not np._NoValue:
         count = sum(broadcast_to(asarray(where, bool), x.shape), axis, to, keepdims=keepdims)
         return into_out(sum(x, axis, to, keepdims=keepdims, where=where) / count, out, "mean")
@@ -186,7 +177,8 @@ def mean(a, axis=None, dtype=None, out=None, keepdims=False, where=True):
         result = sum(x, axis, to, keepdims=keepdims) / asarray(x._trace.sym(_count(x, axis)), to.real)
     else:
         result = reduce_axes(x, "mean", axis, keepdims, to)
-    warn_of_nothing(x, reduced_axes(axis, x.ndim, False))
+    if _is_empty(x, reduced_axes(axis, x.ndim, False)):
+        x._trace.warnings["Mean of empty slice"] = None  # NumPy's, which each call of the compiled function gives
     return into_out(result, out, "mean")
 
 
@@ -288,10 +280,7 @@ def _logical_method(function, ufunc):
         if dtype is not None and np.dtype(dtype) == object:
             unsupported(f"np.{ufunc.__name__}.reduce to objects", "use bool")
         if dtype is not None and np.dtype(dtype) != bool:
-            fail(
-                TypeError,
-                f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}",
-            )
+            no_loop(ufunc)
         return function(x, axis=axis, out=out, **kwargs)
 
     return reduce

@@ -18,7 +18,7 @@ from mlirfuse.frontend.numpy.memory_order import (
 )
 from mlirfuse.frontend.numpy.operands import asarray, fresh, trace_of
 from mlirfuse.frontend.numpy.registry import implements
-from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, broadcast_shape, fits, full_shape, no_bools, shape_of
+from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, broadcast_shape, fits, no_bools, shape_of
 from mlirfuse.frontend.numpy.source import fail
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import Broadcast, ExpandDims, Permute, ReadOnly, Reshape, Squeeze
@@ -174,10 +174,9 @@ def broadcast_to(array, shape, subok=False):
 @implements(np.broadcast_arrays)
 def broadcast_arrays(*args, subok=False):
     arrays = [asarray(x) for x in args]
-    shape = full_shape(arrays[0]._trace, [x._value for x in arrays])
-    return tuple(
-        x if x._trace.shape(x._value) == shape else broadcast_to(x, [x._trace.sym(n) for n in shape]) for x in arrays
-    )
+    t = arrays[0]._trace
+    shape = broadcast_shape(t, [t.shape(x._value) for x in arrays])
+    return tuple(x if t.shape(x._value) == shape else broadcast_to(x, [t.sym(n) for n in shape]) for x in arrays)
 
 
 @implements(np.broadcast_shapes)

@@ -78,10 +78,8 @@ class Session:
     def slot_of_captured(self, array: Any, paths: tuple) -> int:
         """The slot of a captured array, new or known."""
         known = self.tree.captured
-        k = len(known)
-        for at, c in enumerate(known):
-            if c.is_of(array, paths) or not (paths or c.paths or not _equal(c.array, array)):
-                k = at
+        same = [c.is_of(array, paths) or not (paths or c.paths or not _equal(c.array, array)) for c in known]
+        k = same.index(True) if any(same) else len(known)
         if k == len(known):
             known.append(Captured(array, paths))
         if k >= len(self.state.captured):

@@ -159,10 +159,7 @@ class Subgraph(Step):
             self._split = StorageViews(self.graph, saturate=False)
         self._executors: dict[int | None, Executor] = {}  # by GPU; None: the CPU
         self._runs = SizeCache()  # by the GPU and sizes: functions of the arguments
-        self._symbols = sorted(
-            {s for v in [*self.whole.args, *(r for op in self.whole.ops for r in op.results)] for n in v.shape
-             for s in sz.symbols(n)} | {s for op in self.whole.ops for s in _symbols_in(op)}
-        )  # fmt: skip
+        self._symbols = _symbols_of(self.whole)
 
     def run(self, state: State) -> Any:
         given = [state[k] for k in self.sources]
@@ -205,17 +202,15 @@ class Subgraph(Step):
             executor.check(env)
         except NoElements:
             return lambda *given: op_by_op.run(self.whole, given, where, env)
-        if self._split is None:
-            return _native.Dispatcher(lambda given: executor.record(list(given), where, env, list))
-        split = self._split
-        return _native.Dispatcher(lambda given: split.record(executor, list(given), where, env, list))
+        record = executor.record if self._split is None else functools.partial(self._split.record, executor)
+        return _native.Dispatcher(lambda given: record(list(given), where, env, list))
 
 
-def _symbols_in(op) -> set[str]:
-    found: set[str] = set()
-    for size in sizes_in(op.row.attr_types, {k: op.attrs[k] for k in op.row.attrs}):
-        found |= sz.symbols(size)
-    return found
+def _symbols_of(graph: Graph) -> list[str]:
+    sizes = [n for v in (*graph.args, *(v for op in graph.ops for v in op.results)) for n in v.shape]
+    for op in graph.ops:
+        sizes += sizes_in(op.row.attr_types, {k: op.attrs[k] for k in op.row.attrs})
+    return sorted(sz.symbols_of(sizes))
 
 
 @dataclass(eq=False)

@@ -282,7 +282,8 @@ class CallWriter:
             "code": compiled, "function": compiled.function, "words": compiled.memory, "errors": compiled.errors,
             "put": struct.Struct("=" + form).pack_into, "table": table,
         }  # fmt: skip
-        values = self._dict({name: x for name, x in self.local.items() if name in self.given.values})
+        values = ", ".join(f"{name!r}: {x}" for name, x in self.local.items() if name in self.given.values)
+        values = f"{{{values}}}"
         if compiled.draws:
             self.lines.append(f"table = table_of(code.addresses, {values})")
         self.lines += [
@@ -303,9 +304,6 @@ class CallWriter:
             arrays = "{start: bytes_of(memory)} | buffers, made"
             self.lines.append(f"if log: append(log, memory, code.appends, {values}, {arrays})")
         self._results(compiled)
-
-    def _dict(self, items: dict[str, str]) -> str:
-        return "{" + ", ".join(f"{name!r}: {x}" for name, x in items.items()) + "}"
 
     def _arrays(self) -> str:
         """The arrays by their words, of equal ones the first; those that are made of results join them."""

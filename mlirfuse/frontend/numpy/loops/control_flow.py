@@ -7,7 +7,6 @@ import types
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.arrays import SIZE_BITS
-from mlirfuse.frontend.numpy.loops.code import Code
 from mlirfuse.frontend.numpy.loops.expressions import Expressions
 from mlirfuse.frontend.numpy.loops.live_ranges import split_body
 from mlirfuse.frontend.numpy.loops.values import (
@@ -72,13 +71,12 @@ class ControlFlow(Expressions):
         self.definite = set.intersection(*alive) if alive else None
         self.bounded = {k: v for k, v in ways[0][1].items() if k in ways[1][1]}
 
-    def _Break(self, node: ast.Break) -> None:
-        self.code.go(self.jumps[-1][0])
+    def _Break(self, node: ast.Break | ast.Continue) -> None:
+        after, again = self.jumps[-1]
+        self.code.go(after if isinstance(node, ast.Break) else again)
         self.definite = None
 
-    def _Continue(self, node: ast.Continue) -> None:
-        self.code.go(self.jumps[-1][1])
-        self.definite = None
+    _Continue = _Break
 
     def _Raise(self, node: ast.Raise | ast.Return) -> None:
         require(not self.inline, f"line {node.lineno}: a raise in a called function")
@@ -141,7 +139,8 @@ class ControlFlow(Expressions):
                     e.or_(e.cmp("gt", count, bound), e.cmp("lt", count, -bound)),
                     UnsupportedInt("a range in a compiled loop has bounds beyond 2**40"),
                 )
-        start, stop, step = _range_of(e, counts)
+        require(1 <= len(counts) <= 3, "a range of something other than numbers")
+        start, stop, step = (e.zero, counts[0], e.one) if len(counts) == 1 else (*counts, e.one)[:3]
         known = e.known(step)
         require(known != 0, "a range with step 0")
         if known is None:
@@ -312,15 +311,6 @@ class ControlFlow(Expressions):
         self.prefix, self.result, self.jumps, self.unchecked, self.nesting = saved
         self.definite = before
         return result
-
-
-def _range_of(e: Code, counts: list[Val]) -> tuple[Val, Val, Val]:
-    if len(counts) == 1:
-        return e.zero, counts[0], e.one
-    if len(counts) == 2:
-        return counts[0], counts[1], e.one
-    require(len(counts) == 3, "a range of something other than numbers")
-    return counts[0], counts[1], counts[2]
 
 
 def _is_sum(node: ast.expr, name: str, changed: set[str]) -> bool:

@@ -331,9 +331,8 @@ class Expressions(PythonNumbers):
         return number(e.select(e.cmp("lt", exponent.val, 0), e.div(e.const(1, dtype), found), found))
 
     def as_operand(self, found: Any) -> Any:
-        if isinstance(found, (Number, Array, Lazy)):
-            return found
-        raise NotOutlinable("an operand that is neither an array nor a number")
+        require(isinstance(found, (Number, Array, Lazy)), "an operand that is neither an array nor a number")
+        return found
 
     # ---- attributes and calls
 

@@ -40,19 +40,12 @@ def split_body(function: types.FunctionType) -> ast.FunctionDef:
     return definition
 
 
-def _assigned_name(statement: ast.stmt) -> str | None:
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        target = statement.targets[0]
-        return target.id if isinstance(target, ast.Name) else None
-    return None
-
-
 def _split_block(block: list[ast.stmt], keeps_last: bool) -> None:
     places: dict[str, list[int]] = {}
     for k, statement in enumerate(block):
-        name = _assigned_name(statement)
-        if name is not None:
-            places.setdefault(name, []).append(k)
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                places.setdefault(name, []).append(k)
     for name, starts in places.items():
         if MARK in name or (keeps_last and len(starts) < 2):
             continue

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlirfuse.frontend.numpy.loops import arrays
 from mlirfuse.frontend.numpy.loops.arrays import number
-from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axes_of, axis_of, known, rule
+from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, array, axes_of, axis_of, known, rule
 from mlirfuse.frontend.numpy.loops.values import PY_INT, Lazy, Number, Tuple, require
 from mlirfuse.frontend.numpy.promotion import sum_type
 from mlirfuse.ir import dtypes as dt
@@ -24,7 +24,7 @@ def _reduction(name: str, start: Callable, combine: Callable, out_of: Callable, 
 
     def reduction(c, a, axis=None, *, keepdims=None):
         if isinstance(a, Tuple):
-            a = c.array_of(a)
+            a = array(c, a)
         if isinstance(a, Number) and a.other is None:
             return number(c.code.cast(a.val, out_of(a.dtype)))
         e, value = c.code, arrays.lazy(c.code, a)

@@ -157,14 +157,11 @@ class Statements(ControlFlow):
         at = lambda k: e.offset(array.pointer, e.count("muli", array.strides[0], k))  # noqa: E731
         return Tuple([self.view(array, array.shape[1:], array.strides[1:], array.inner, at(k)) for k in range(count)])
 
-    def array_of(self, found: Tuple) -> Array:
-        return functions.array(self, found)
-
     def write(self, array: Array, target: ast.Subscript, value: Any) -> None:
         """``array[…] = value``."""
         e = self.code
         if isinstance(value, Tuple):
-            value = self.array_of(value)
+            value = functions.array(self, value)
         place = self.place(array, target)
         if isinstance(place, str):
             self._store_element(place, array.dtype, value)

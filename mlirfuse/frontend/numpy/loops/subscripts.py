@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops import arrays, functions
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.indices import Advanced, Basic, Masked, Selection, check_mask, true_at
 from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple, require
@@ -68,7 +68,7 @@ class Subscripts(Variables):
 
     def _item(self, item: ast.expr) -> Any:
         found = self.value(item)
-        return self.array_of(found) if isinstance(found, Tuple) and found.is_list else found
+        return functions.array(self, found) if isinstance(found, Tuple) and found.is_list else found
 
     def _index(self, node: ast.Subscript, item: Any, axis: int, extent: Val) -> Val:
         """A number among the items, as an index that is not negative."""

@@ -14,6 +14,7 @@ from mlirfuse.frontend.numpy.loops.code import MOST_ARRAYS, Code
 from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
+    PYTHONS,
     Array,
     ArrayType,
     NotOutlinable,
@@ -43,9 +44,6 @@ class Dependency(NamedTuple):
     namespace: dict[str, Any]
     name: str
     value: Any
-
-
-_NUMBERS = (bool, int, float, complex)
 
 
 @dataclass(eq=False)
@@ -215,7 +213,6 @@ class Variables:
         def value(self, node: ast.expr) -> Any: ...
         def array(self, node: ast.expr | Any) -> Array: ...
         def stored(self, found: Any) -> Any: ...
-        def array_of(self, found: Tuple) -> Array: ...
         def integer(self, found: Any) -> Val: ...
         def constant(self, value: int | float | bool | complex) -> Number: ...
         def fresh_site(self) -> int: ...
@@ -255,7 +252,7 @@ class Names(Scope):
             return self.builtins[name]
         found = self.globals[name]
         users = isinstance(found, FunctionType) and not str(found.__module__).startswith("numpy")
-        if users or type(found) in _NUMBERS:
+        if users or type(found) in PYTHONS:
             self._depends[id(self.globals), name] = Dependency(self.globals, name, found)
         elif not callable(found) and not isinstance(found, ModuleType):
             raise NotOutlinable(f"the global {name} of a called function")
