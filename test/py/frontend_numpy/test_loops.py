@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+import zlib
 
 import numpy as np
 import numpy_program_fuzzer
@@ -1025,6 +1026,52 @@ def test_numbers_that_an_integer_element_does_not_hold(fn, into, of):
                 told = type(error)
             found.append((told, out.tolist()))
         assert found[0] == found[1], value
+
+
+NUMBERS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
+
+
+@pytest.mark.parametrize("to", NUMBERS)
+def test_numpy_types_of_numbers(to):
+    """NumPy's numbers wrap around where a type does not hold them; Python's ints are its error."""
+    kind = np.dtype(to).type
+
+    def converted(out, given, n):
+        for i in range(n):
+            out[i] = kind(given[i]) + kind(1)
+
+    def of_ints(out, given, n):
+        for i in range(n):
+            out[i] = kind(int(given[i]))
+
+    for of in NUMBERS:
+        if np.dtype(of).kind == "f" and np.dtype(to).kind in "iu":
+            values = [0, 1, 100]  # of others C says nothing
+        else:
+            held = np.iinfo(of) if np.dtype(of).kind in "iu" else np.iinfo("i2")
+            values = [0, 1, 127] + [v for v in (200, -3, 40000, -(2**31) - 7, 2**32 - 1) if held.min <= v <= held.max]
+        given = np.array(values).astype(of)
+        exact = not {np.dtype(of).kind, np.dtype(to).kind} & {"f"}
+        for fn in (converted, of_ints):
+            with np.errstate(all="ignore"):
+                check(fn, np.zeros(len(given), to), given, len(given), native=exact and (fn is converted or of != "u8"))
+
+
+def test_checksum_in_a_type_of_numpy():
+    def crc32(data):
+        crc = np.uint32(0xFFFFFFFF)
+        for byte in data:
+            crc = np.uint32(crc ^ np.uint32(byte))
+            for _ in range(8):
+                if crc & np.uint32(1):
+                    crc = np.uint32((crc >> np.uint32(1)) ^ np.uint32(0xEDB88320))
+                else:
+                    crc = np.uint32(crc >> np.uint32(1))
+        return np.uint32(crc ^ np.uint32(0xFFFFFFFF))
+
+    data = b"from tables to anything"
+    found, _ = check(crc32, np.frombuffer(data, np.uint8))
+    assert found == zlib.crc32(data)
 
 
 def test_one_compilation_for_all_trip_counts_and_sizes():

@@ -224,7 +224,8 @@ def _scalar_type(kind: DType):
     return convert
 
 
-for _kind in (dt.f32, dt.f64, dt.i8, dt.i16, dt.i32, dt.i64, dt.bool_, dt.c64, dt.c128):
+_INTEGERS = (dt.i8, dt.i16, dt.i32, dt.i64, dt.u8, dt.u16, dt.u32, dt.u64)
+for _kind in (*_INTEGERS, dt.bool_, dt.f16, dt.f32, dt.f64, dt.c64, dt.c128):
     FUNCTIONS[_kind.numpy.type] = _scalar_type(_kind)
 
 
