@@ -43,6 +43,13 @@ class SplitComplex(Pass):
             _Split(graph).run()
 
 
+def _strides(result: Value, known) -> tuple[sz.Size, ...]:
+    """The strides of a call's ``result``, or of its parts, which are views of complex memory. ``known``: those of the
+    result itself; None: row-major."""
+    strides = sz.contiguous_strides(result.shape) if known is None else known
+    return tuple(sz.mul(s, 2) for s in strides) if result.dtype.kind == "c" else tuple(strides)
+
+
 def is_complex(graph: Graph) -> bool:
     """Whether there is a complex tensor in ``graph``."""
     values = [*graph.args, *(v for op in graph.ops for v in op.results)]
@@ -167,7 +174,13 @@ class _Split:
         given = [p for v in operands for p in (self.pair(v) if v.dtype.kind == "c" else (self.new.get(v, v),))]
         types = [(d.real, d.real) if d.kind == "c" else (d,) for d in op.attrs["dtypes"]]
         shapes = [s for t, s in zip(types, op.attrs["shapes"]) for _ in t]
-        attrs = op.attrs | {"dtypes": tuple(d for t in types for d in t), "shapes": tuple(shapes), "shares": None}
+        strides = [_strides(v, known) for v, known in zip(op.results, op.attrs["strides"] or [None] * len(types))]
+        attrs = op.attrs | {
+            "dtypes": tuple(d for t in types for d in t),
+            "shapes": tuple(shapes),
+            "shares": None,
+            "strides": tuple(s for t, s in zip(types, strides) for _ in t),
+        }
         created = self.b.op("call", *given, **{key: attrs[key] for key in op.row.attrs})
         parts = iter(created if isinstance(created, list) else [created])
         return [tuple(next(parts) for _ in t) if len(t) == 2 else next(parts) for t in types]

@@ -74,7 +74,7 @@ class Executor:
         found = {}
         for k, value in enumerate(self.graph.args):
             if k not in self.graph.scalars:
-                found[value] = arrays.spec_of(leaves[leaf_of_arg[k]]).align
+                found[value] = arrays.spec_of(leaves[leaf_of_arg[k]]).useful_alignment
         return found
 
     def record(self, leaves, leaf_of_arg: list[int], env: dict[str, int], result=None, finisher_leaves=()):

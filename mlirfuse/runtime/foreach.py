@@ -118,7 +118,7 @@ class Foreach(Launches):
                 raise self._problem
             program = self.program({})
             aligned = {
-                value: min(arrays.spec_of(leaf).align for leaf in leaves[at :: self.count])
+                value: min(arrays.spec_of(leaf).useful_alignment for leaf in leaves[at :: self.count])
                 for at, value in enumerate(self.graph.args)
             }
             compiled_program = program.compiled_program(self._total_sizes(), aligned)

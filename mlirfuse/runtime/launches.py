@@ -141,7 +141,9 @@ class Launches:
             if self._problem is not None:
                 raise self._problem
             program = self.program(env)
-            alignments = {program.graph.args[k]: arrays.spec_of(leaves[k]).align for k in program.pointer_args}
+            alignments = {
+                program.graph.args[k]: arrays.spec_of(leaves[k]).useful_alignment for k in program.pointer_args
+            }
             compiled_program = program.compiled_program(env, alignments)
         except Exception as error:
             if self.failed is None:

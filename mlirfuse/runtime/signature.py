@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,13 @@ class ArgSpec:
     writable: bool = True
     value: Any = field(default=None, compare=False)
 
+    @property
+    def useful_alignment(self) -> int:
+        """The bytes of ``align`` that kernels may use: of small arrays in host memory what any allocation has, as only
+        stores past the caches need more, so that accidental alignments do not multiply records."""
+        small = self.device == "cpu" and math.prod(self.shape) * self.dtype.bytes <= _MOST_SMALL
+        return min(self.align, _ALLOCATED) if small else self.align
+
     @staticmethod
     def of(value) -> ArgSpec | Static:
         """Return the specification of a NumPy array or a number; :class:`Static` for anything else."""
@@ -69,6 +77,7 @@ def alignment(address: int) -> int:
     return min(address & -address, 256) if address else 256
 
 
+_MOST_SMALL, _ALLOCATED = 1 << 18, 16  # bytes; kMostSmall and kAllocated of signature.cpp
 _WEAK = {bool: dt.bool_, int: dt.i64, float: dt.f64, complex: dt.c128}
 
 

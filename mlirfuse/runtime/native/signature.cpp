@@ -77,12 +77,22 @@ bool too_wide(const Leaf& leaf) {
 // The tag in the first word of a leaf.
 enum Tag : int64_t { kArrayTag = 1, kHostScalarTag, kScalarTag, kValueTag };
 
-// The part of an address's alignment that code can use: none where the value alone is passed, and for one element its
-// own size, so that accidental alignments of small allocations do not multiply records.
+// The largest array in host memory for which kernels need no more than allocators ensure, kAllocated (log2);
+// ArgSpec.useful_alignment says the same.
+constexpr int64_t kMostSmall = 1 << 18;
+constexpr int64_t kAllocated = 4;
+
+// The part of an address's alignment that code can use: none where the value alone is passed, for one element its own
+// size and for small arrays in host memory what any allocation has, so that accidental alignments do not multiply
+// records.
 int64_t useful_alignment(const Leaf& leaf, bool by_value) {
   if (by_value) return 0;
-  if (leaf.ndim > 0 || leaf.item_bytes <= 0) return leaf.alignment;
-  return std::min<int64_t>(leaf.alignment, __builtin_ctzll(static_cast<uint64_t>(leaf.item_bytes)));
+  if (leaf.item_bytes <= 0) return leaf.alignment;
+  if (leaf.ndim == 0) return std::min<int64_t>(leaf.alignment, __builtin_ctzll(static_cast<uint64_t>(leaf.item_bytes)));
+  int64_t bytes = leaf.item_bytes;
+  for (int32_t i = 0; i < leaf.ndim; ++i) bytes *= leaf.shape[i];
+  const bool small = leaf.device_type == dlpack::kCPU && bytes <= kMostSmall;
+  return small ? std::min<int64_t>(leaf.alignment, kAllocated) : leaf.alignment;
 }
 
 // The byte range of an array's elements, [begin, end).
