@@ -82,6 +82,14 @@ enum Tag : int64_t { kArrayTag = 1, kHostScalarTag, kScalarTag, kValueTag };
 constexpr int64_t kMostSmall = 1 << 18;
 constexpr int64_t kAllocated = 4;
 
+bool is_small(const Leaf& leaf) {
+  int64_t bytes = leaf.item_bytes;
+  for (int32_t i = 0; i < leaf.ndim; ++i) {
+    if (__builtin_mul_overflow(bytes, leaf.shape[i], &bytes)) return false;  // of a broadcast array
+  }
+  return bytes <= kMostSmall;
+}
+
 // The part of an address's alignment that code can use: none where the value alone is passed, for one element its own
 // size and for small arrays in host memory what any allocation has, so that accidental alignments do not multiply
 // records.
@@ -89,10 +97,8 @@ int64_t useful_alignment(const Leaf& leaf, bool by_value) {
   if (by_value) return 0;
   if (leaf.item_bytes <= 0) return leaf.alignment;
   if (leaf.ndim == 0) return std::min<int64_t>(leaf.alignment, __builtin_ctzll(static_cast<uint64_t>(leaf.item_bytes)));
-  int64_t bytes = leaf.item_bytes;
-  for (int32_t i = 0; i < leaf.ndim; ++i) bytes *= leaf.shape[i];
-  const bool small = leaf.device_type == dlpack::kCPU && bytes <= kMostSmall;
-  return small ? std::min<int64_t>(leaf.alignment, kAllocated) : leaf.alignment;
+  if (leaf.device_type != dlpack::kCPU || !is_small(leaf)) return leaf.alignment;
+  return std::min<int64_t>(leaf.alignment, kAllocated);
 }
 
 // The byte range of an array's elements, [begin, end).
