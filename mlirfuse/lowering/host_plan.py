@@ -243,8 +243,9 @@ class _Plan:
                 if known and source is None:
                     self.own.add(value)
             for value, strides in zip(op.results, op.attrs.get("strides") or ()):
-                if strides is not None:  # without a stride of 1 it may be a part of what was allocated
-                    align = _ALLOCATION_ALIGN if 1 in strides else value.dtype.bytes
+                if strides is not None:
+                    part = value.dtype is not None and 1 not in strides  # of complex memory, perhaps
+                    align = value.dtype.bytes if part else _ALLOCATION_ALIGN
                     self.places[value].layout = Layout(tuple(strides), align)
         else:
             self._created(op.results)
