@@ -170,6 +170,8 @@ def _of_op(t: Trace, value: Value) -> Strides | None:
         return through or sz.contiguous_strides(shape)
     if op.row.kind == "reduce":
         return _reduced(t, op, known[0], shape)
+    if op.name == "cast":  # an operand as its consumer's type: NumPy makes no array of it (`forced` tells of others)
+        return known[0]
     if op.row.kind in ("elementwise", "scan") or op.name in ("concatenate", "roll", "sort"):
         shapes = [t.shape(v) for v in _sources(value)]
         sort = _sorted_with_zeros if op.name == "concatenate" else _sorted

@@ -51,6 +51,17 @@ def test_a_statement_reads_all_before_it_writes(statement):
     check(Case(source, lambda: (_square(), np.arange(5000.0), -_square())), calls=2)
 
 
+@pytest.mark.parametrize(
+    "result",
+    ["np.zeros((2, 3, 4), order='F') + x", "np.maximum(x, x.astype('f4'))", "np.stack([x, x.astype(float)])",
+     "np.concatenate([x, x], dtype=float)", "np.asarray(x, float) + 0", "np.array(x, float)"],
+)  # fmt: skip
+def test_memory_order_of_what_converts_a_broadcast_array(result):
+    check(
+        Case(f"def f(x):\n    return {result},\n", lambda: (np.broadcast_to(np.arange(12).reshape(3, 4), (2, 3, 4)),))
+    )
+
+
 @pytest.mark.parametrize("shape", [(33, 1), (1, 1), (4, 3)])
 @pytest.mark.parametrize(
     "results",

@@ -944,7 +944,9 @@ def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator)
 
     def operand(found: re.Match) -> str:
         x = env.get(found[0])
-        if not (isinstance(x, np.ndarray) and x.dtype == np.float64) or found[0] == s.target:
+        if not isinstance(x, np.ndarray) or found[0] == s.target:
+            return found[0]
+        if x.dtype != np.float64 and not (x.dtype.kind in "iu" and _AVERAGES.search(s.text)):
             return found[0]
         of_type = name in ("f16", "bf16")
         use = f"{found[0]}_{len(changed) if of_type else 0}"
@@ -958,6 +960,7 @@ def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator)
     return compile(text, "<statement>", "exec"), env
 
 
+_AVERAGES = re.compile(r"\b(mean|std|var)\(")  # of integers, as float64: sums of large ones are rounded
 _DECIDES = re.compile(r"floor|ceil|trunc|rint|sign|//|%|fmod|[<>]|==|!=|arg|nan_to_num")
 
 

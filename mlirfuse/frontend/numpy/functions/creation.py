@@ -180,30 +180,37 @@ def identity(n, dtype=float, *, like=None):
     return eye(n, dtype=dtype)
 
 
+def _converted(a, dtype, order, copy: bool = False) -> TracedArray:
+    """``a`` as an array of a type and memory order; a new one where these differ or ``copy`` asks for one."""
+    x = _as_0d_array(as_traced(a, dtype))
+    if isinstance(a, TracedArray) and x._value.dtype is not a._value.dtype:
+        forced(x._trace, x._value, "K", strides_of_array(x._trace, a))
+    return ordered(x, order, copy)
+
+
 @creates(np.asarray, np.asanyarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    x = _as_0d_array(as_traced(elements(a, dtype), dtype))
-    return ordered(x, order, bool(copy))
+    return _converted(elements(a, dtype), dtype, order, bool(copy))
 
 
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = ordered(_as_0d_array(as_traced(elements(a, dtype), dtype)), order, bool(copy))
+    x = _converted(elements(a, dtype), dtype, order, bool(copy))
     return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 
 @creates(np.asfortranarray)
 def asfortranarray(a, dtype=None, *, like=None):
     """``a`` itself where it is F-contiguous, else a copy."""
-    return ordered(_as_0d_array(as_traced(a, dtype)), "F")
+    return _converted(a, dtype, "F")
 
 
 @creates(np.ascontiguousarray)
 def ascontiguousarray(a, dtype=None, *, like=None):
     """``a`` itself where it is C-contiguous, else a copy; at least 1-d."""
-    x = ordered(_as_0d_array(as_traced(a, dtype)), "C")
+    x = _converted(a, dtype, "C")
     return x if x.ndim else x.step(ExpandDims((0,)))
 
 
