@@ -12,14 +12,13 @@ Inductor's max-autotune; ``library`` is one call of cuBLASLt by the first algori
 fastest of the first eight; ``mm`` the product alone. Milliseconds by events around replays of CUDA graphs, medians of
 rounds in turn. Results are checked against float64 first.
 
-``--part K/N --lock FILE``: the Kth of N parts of the rows; of N such commands one measures at a time.
+``--part K/N --lock FILE``: the Kth of N parts of the rows; of N such commands one measures at a time, once all have compiled.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import fcntl
 import functools
 import itertools
 import os
@@ -38,6 +37,7 @@ import torch
 import torch.nn.functional as F
 
 import mlirfuse.torch  # noqa: F401  (registers the back end)
+from benchmarks.turns import Turns
 
 WORKSPACE = 32 << 20  # bytes, what torch gives cuBLASLt on Hopper
 ALGORITHMS = 8
@@ -441,20 +441,28 @@ def main() -> None:
     rows = rows[len(rows) * part // parts : len(rows) * (part + 1) // parts]
     record = {"environment": timing.environment(), "cublaslt": lt.version, "rows": rows}
     print(f"# cuBLASLt {lt.version}")
-    for row in rows:
-        m, n, k = row["shape"]
-        try:
-            made, row["compile_s"] = prepare(CASES[row["case"]](lt, m, n, k), ways)
-            row["errors"] = {name: way.errors for name, way in made.items()}
-            with open(given.lock or os.devnull, "a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+    turns = Turns(given.lock)
+    prepared = ((row, prepare_row(row, lt, ways)) for row in rows)
+    with_others = list(prepared) if given.lock else prepared
+    with turns.alone():
+        for row, made in with_others:
+            if made:
+                m, n, k = row["shape"]
                 row |= measure(made, 2.0 * m * n * k, given.rounds)
-        except Exception as error:  # a row that fails is a line that says so
-            row["failed"] = timing.summary(error)
-        print(line(row, ways), flush=True)
-        torch.cuda.empty_cache()  # other such commands need memory, too
-        if given.json:
-            timing.write_json(given.json, record)
+            print(line(row, ways), flush=True)
+            if given.json:
+                timing.write_json(given.json, record)
+
+
+def prepare_row(row: dict, lt: CublasLt, ways: list[str]) -> dict[str, Captured]:
+    """The checked ways of a row, which gets their errors; nothing of one that fails, which says so."""
+    try:
+        made, row["compile_s"] = prepare(CASES[row["case"]](lt, *row["shape"]), ways)
+        row["errors"] = {name: way.errors for name, way in made.items()}
+        return made
+    except Exception as error:
+        row["failed"] = timing.summary(error)
+        return {}
 
 
 if __name__ == "__main__":
