@@ -71,12 +71,15 @@ def describe(value, name: str = "x") -> ArgSpec | Static:
             )
         if value.layout is not sys.modules["torch"].strided:
             raise UnsupportedError(f"a tensor of layout {value.layout}: pass tensor.to_dense()")
+        if value.is_neg():
+            raise UnsupportedError("a negated view: pass tensor.resolve_neg()")
         return ArgSpec(
             _of_torch(value.dtype),
             tuple(value.shape),
             tuple(value.stride()),
             alignment(address_of(value)),
             device=value.device.type,
+            writable=zeros_in_memory(value) is None,
         )
     if kind in ("cupy", "own"):
         interface = value.__cuda_array_interface__
@@ -185,7 +188,7 @@ def to_numpy(value) -> np.ndarray:
     """Return a NumPy array of the same elements, on the host."""
     kind = framework(value)
     if kind == "torch":
-        host = value.detach().cpu()
+        host = resolved(value.detach()).cpu()
         if host.dtype == sys.modules["torch"].bfloat16:
             return host.view(sys.modules["torch"].int16).numpy().view(dt.bf16.numpy)
         if host.dtype.is_floating_point and host.element_size() == 1:
@@ -202,6 +205,36 @@ def to_numpy(value) -> np.ndarray:
             value = DeviceArray(address_of(value), spec.shape, spec.dtype.numpy, strides, device, owner=value)
         return value.numpy()
     return np.asarray(value)
+
+
+def resolved(array):
+    """Return an array whose memory has its values: a copy of a torch tensor that torch conjugates, negates or knows to
+    be zero as it is read, else ``array``."""
+    if framework(array) != "torch":
+        return array
+    zeros = zeros_in_memory(array)
+    return array.resolve_conj().resolve_neg() if zeros is None else zeros
+
+
+def zeros_in_memory(tensor):
+    """Return zeros with the shape and strides of a torch tensor that has no memory since torch knows it to be zero (a
+    ZeroTensor); None for any other tensor."""
+    if not tensor.numel() or tensor.data_ptr() != tensor.storage_offset() * tensor.element_size():
+        return None
+    # torch has no public question for it: of tensors without memory, whose storage has bytes, only it has a clone
+    # with memory (a fake or a functional tensor has another of its kind).
+    if not tensor.untyped_storage().nbytes() or not _has_memory(tensor.detach().clone()):
+        return None
+    torch = sys.modules["torch"]
+    span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    return torch.zeros(span, dtype=tensor.dtype, device=tensor.device).as_strided(tensor.shape, tensor.stride())
+
+
+def _has_memory(tensor) -> bool:
+    try:
+        return tensor.untyped_storage().data_ptr() != 0
+    except RuntimeError:  # of storages without a pointer
+        return False
 
 
 def from_numpy(array: np.ndarray, like):

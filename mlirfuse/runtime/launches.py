@@ -125,6 +125,8 @@ class Launches:
             raise ShapeError(
                 f"{maker} {spec.dtype}{list(spec.shape)}, the program was compiled for {value.dtype}{list(shape)}"
             )
+        if not spec.writable and k in self.graph.aliases.values():
+            raise RuntimeError("a tensor that torch knows to be zero (ZeroTensor) is immutable: write into its clone()")
         layout = self.graph.layouts[k]
         if layout is None or 0 in shape:
             return leaf

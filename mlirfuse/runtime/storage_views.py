@@ -59,6 +59,7 @@ class StorageViews:
         self.results: list[tuple[str, int]] = []
         self.sources: list[tuple[str, int, str | None]] = []
         self.types: dict[int, DType] = {}  # by index among the results of the compiled graph
+        self._written = {k for k in graph.aliases.values() if graph.args[k].dtype.kind == "c"}
         for k, value in enumerate(graph.args):
             parts = COMPONENTS.get(value.dtype.kind, (None,))
             self.sources += [("argument", k, component) for component in parts]
@@ -141,7 +142,13 @@ class StorageViews:
         def call(given: list):
             arguments = read(given[:count])
             created = self.make(arguments, env)
-            results = run(*self.arguments(arguments, created)) if graph.returns else []
+            inputs = list(arguments)
+            for k in self._written:
+                inputs[k] = arrays.resolved(inputs[k])
+            results = run(*self.arguments(inputs, created)) if graph.returns else []
+            for k in self._written:
+                if inputs[k] is not arguments[k]:  # a copy of torch's conjugated view
+                    arguments[k].copy_(inputs[k])
             return finish(self.results_of(arguments, created, results) + given[count:])
 
         device, proto = result_placement(leaves, None)
@@ -165,7 +172,7 @@ def _component(array, component: str | None):
     if component == "bits":
         return array.view(sys.modules["torch"].uint8 if library == "torch" else np.uint8)
     if library == "torch":
-        return sys.modules["torch"].view_as_real(array.resolve_conj()).select(-1, int(component == "im"))
+        return sys.modules["torch"].view_as_real(arrays.resolved(array)).select(-1, int(component == "im"))
     if library == "own":
         raise UnsupportedError(
             "complex arrays of this framework are not supported: pass torch tensors, or CuPy or NumPy arrays"

@@ -52,7 +52,6 @@ class Lowered:
 
     ``device``: where its kernels run.
     ``tensors``: the input indices of the graph's first arguments; ``constants``: the values of the others.
-    ``tangents``: the input indices of a backward's gradients of results.
     ``symbols``: each symbol's value as a Python expression over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
     ``visible``: the number of leading outputs that the caller of the compiled function sees.
@@ -70,7 +69,6 @@ class Lowered:
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
     recomputed: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
-    tangents: list[int] = field(default_factory=list)
 
 
 def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bool = False,
@@ -84,9 +82,6 @@ def lower(module: GraphModule, name: str, visible: int | None = None, rounds: bo
     inputs = module.graph.find_nodes(op="placeholder")
     given = [node.meta.get("val") for node in inputs]
     alone = layouts.alone_in_memory(given)
-    lowered.tangents = [  # a subclass's parts are tangents too, and not all of them tensors (DTensor's mesh)
-        k for k, what in enumerate(given) if isinstance(what, torch.Tensor) and inputs[k].name.startswith("tangents")
-    ]
     lowered.graph.hints = sizes.hinted(lowered.symbols, given) if lowered.symbols else {}
     lowered.graph.donated = {k for k, index in enumerate(lowered.tensors) if index in donated and index in alone}
     return lowered

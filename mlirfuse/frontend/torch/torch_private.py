@@ -138,7 +138,6 @@ LazyGraphModule = _use(
 
 nn_functions = _use("torch._C", "_nn")
 assert_async = _use("torch", "_assert_async")
-is_zero_tensor = _use("torch", "Tensor._is_zerotensor")
 pad = _use("torch._C", "_nn.pad")  # what torch.nn.functional.pad is in Dynamo's graph
 vmap_functions = _use("torch._functorch", "predispatch")
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint8_t kMaxAlignment = 6;
 constexpr size_t kMaxKnownTypes = 1024;
+constexpr uintptr_t kLowAddresses = uintptr_t(1) << 32;  // few programs have memory below
 
 static_assert(sizeof(npy_intp) == sizeof(int64_t), "shapes are read in place as int64");
 
@@ -76,6 +77,20 @@ bool call_predicate(PyObject* object, PyObject* name) {
   Ref answer(PyObject_CallMethodNoArgs(object, name));
   if (!answer) PyErr_Clear();
   return answer.get() == Py_True;
+}
+
+// Whether a tensor at a low address has memory. Others have none at an address of 0; a view of one of torch's has its
+// offset as the address.
+bool has_memory(const Leaf& leaf) {
+  if (std::find(leaf.shape, leaf.shape + leaf.ndim, 0) != leaf.shape + leaf.ndim) return true;
+  int64_t offset = 0;
+  if (leaf.data && leaf.array_type->has_lazy_views) {
+    static Name name("storage_offset");
+    Ref elements(PyObject_CallMethodNoArgs(leaf.object, name.get()));
+    offset = elements ? PyLong_AsLongLong(elements.get()) * leaf.item_bytes : 0;
+    PyErr_Clear();
+  }
+  return leaf.data != reinterpret_cast<char*>(offset);
 }
 
 // Whether autograd would record an operation on a tensor now.
@@ -168,7 +183,7 @@ bool cupy_current_stream(void** stream) {
 }
 
 Leaves::~Leaves() {
-  for (PyObject* capsule : capsules_) Py_DECREF(capsule);
+  for (PyObject* object : owned_) Py_DECREF(object);
 }
 
 bool Leaves::read(PyObject* const* objects, size_t count, bool grads) {
@@ -240,15 +255,31 @@ bool Leaves::read_exchange(Leaf* leaf) {
   dlpack::Tensor tensor;
   if (leaf->array_type->api->dltensor_from_py_object_no_sync(leaf->object, &tensor) != 0) return false;
   set_tensor(tensor, leaf);
-  if (!tensor.data && std::find(tensor.shape, tensor.shape + tensor.ndim, 0) == tensor.shape + tensor.ndim) {
-    PyErr_Format(PyExc_ValueError, "a %s has no memory: compiled code runs on real tensors only",
-                 Py_TYPE(leaf->object)->tp_name);
-    return false;
-  }
+  if (reinterpret_cast<uintptr_t>(leaf->data) < kLowAddresses && !has_memory(*leaf)) return read_zeros(leaf);
   if (leaf->array_type->has_lazy_views && may_be_lazy_view(*leaf)) {
     static Name is_neg("is_neg"), is_conj("is_conj");
     leaf->lazy_view = call_predicate(leaf->object, is_neg.get()) || call_predicate(leaf->object, is_conj.get());
   }
+  return true;
+}
+
+bool Leaves::read_zeros(Leaf* leaf) {
+  Ref function, zeros;
+  if (leaf->array_type->has_lazy_views) {
+    function = import_name("mlirfuse.runtime.arrays", "zeros_in_memory");
+    if (function) zeros = Ref(PyObject_CallOneArg(function.get(), leaf->object));
+  }
+  dlpack::Tensor tensor;
+  if (!zeros || zeros.get() == Py_None) {
+    PyErr_Format(PyExc_ValueError, "a %s has no memory: compiled code runs on real tensors only",
+                 Py_TYPE(leaf->object)->tp_name);
+    return false;
+  }
+  if (leaf->array_type->api->dltensor_from_py_object_no_sync(zeros.get(), &tensor) != 0) return false;
+  owned_.push_back(zeros.release());
+  set_tensor(tensor, leaf);
+  leaf->lazy_view = true;
+  leaf->writable = false;
   return true;
 }
 
@@ -362,7 +393,7 @@ bool Leaves::read_dlpack_capsule(Leaf* leaf) {
     PyErr_Format(PyExc_TypeError, "__dlpack__ of a %s did not return a usable capsule", Py_TYPE(leaf->object)->tp_name);
     return false;
   }
-  capsules_.push_back(capsule.release());
+  owned_.push_back(capsule.release());
   set_tensor(*tensor, leaf);
   return true;
 }

@@ -27,7 +27,8 @@ struct ArrayType {
   const dlpack::ExchangeAPI* api;  // Framework::Exchange
   bool has_cuda_interface;         // Framework::Interface
   bool has_requires_grad;
-  bool has_lazy_views;  // torch: is_neg and is_conj views, whose memory differs from the tensor's values
+  bool has_lazy_views;  // torch: is_neg and is_conj views, whose memory differs from the tensor's values, and
+                        // ZeroTensors, which have none
   bool is_cupy;
 };
 
@@ -76,6 +77,7 @@ class Leaves {
   bool read_one(PyObject* object, Leaf* leaf, bool grads);
   void read_numpy(Leaf* leaf);
   bool read_exchange(Leaf* leaf);
+  bool read_zeros(Leaf* leaf);  // of a tensor that torch knows to be zero: new memory for this call
   bool read_interface(Leaf* leaf);
   bool read_cuda_interface(Leaf* leaf);
   bool read_dlpack_capsule(Leaf* leaf);
@@ -84,7 +86,7 @@ class Leaves {
 
   SmallBuffer<Leaf, 12> leaves_;
   std::vector<std::unique_ptr<int64_t[]>> dims_;
-  std::vector<PyObject*> capsules_;  // own the memory of Interface leaves
+  std::vector<PyObject*> owned_;  // what owns the memory of Interface leaves and of torch's zeros
   bool any_cuda_ = false;
 };
 

@@ -15,7 +15,6 @@ from mlirfuse.frontend.torch.execution import shims
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import (
     disable_current_modes,
-    is_zero_tensor,
     keeps_graph,
     saved_tensors_hooks,
     storage_users,
@@ -83,23 +82,7 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
     limited._boxed_call = True
     if lowered.saved:
         return _noting_hooks(limited)
-    donating = _copying_donated(limited, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
-    return _with_zeros_in_memory(donating, lowered.tangents)
-
-
-def _with_zeros_in_memory(run: Boxed, tangents: list[int]) -> Boxed:
-    """``run`` with memory for gradients that autograd knows to be zero, and gives as tensors without memory."""
-    if not tangents:
-        return run
-
-    def run_on_memory(args: list[Any]) -> list[Any]:
-        for k in tangents:
-            if is_zero_tensor(args[k]):
-                args[k] = torch.zeros_like(args[k])
-        return run(args)
-
-    run_on_memory._boxed_call = True  # type: ignore[attr-defined]
-    return run_on_memory
+    return _copying_donated(limited, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
 
 
 def _with_torchs_threads(run: Boxed) -> Boxed:
