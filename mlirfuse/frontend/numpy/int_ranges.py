@@ -1,4 +1,5 @@
-"""Which values Python's ints of a trace can have, so that none is computed that 64 bits do not hold.
+"""Which values Python's ints of a trace can have, so that none is computed that 64 bits do not hold, and none is
+rounded to a float where Python does not round it.
 
 An int among the arguments is assumed to be below 2**31 in magnitude where the function computes with it, as a guard of
 the trace; in a call with a larger one, or where more is needed, below the next power of two. From that follow the
@@ -12,6 +13,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mlirfuse.frontend.numpy.python_operators import COMPARE
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedScalar, operands_first
 from mlirfuse.ir.graph import Value
@@ -27,26 +29,67 @@ _SIZE = 47  # bits of a size's
 _SHIFTS = 5  # bits of numbers by which a small int may be shifted
 _COEFFICIENT = 2**10  # up to which multiples of sizes are sizes
 _INT64 = (-(2**63), 2**63 - 1)
+_FLOAT64 = (-(2**53), 2**53)  # what is exact as a float
+_PRODUCT = 26  # bits of numbers whose product is
+_COMPARISONS = {function for _, function in COMPARE.values()}
 
 
 def may_outgrow(t: Trace, function: Callable, operands: Sequence[Any]) -> bool:
     """Whether 64 bits may not hold ``function`` of these ints, by what the trace assumes of them; it assumes more
     where that helps: first what holds for most other calls, too. False where nothing is known of an operand."""
-    found = _of_op(t, function, operands)
-    if found is None or _fits(found):
-        return False
-    assumptions: tuple[Callable[[], bool], ...] = (
+
+    def outgrows() -> bool:
+        found = _of_op(t, function, operands)
+        return found is not None and not _within(found, _INT64)
+
+    return outgrows() and _holds_assuming(
+        outgrows,
         lambda: _narrow_sizes(t, operands),
         lambda: function is operator.lshift and _narrow_shift(t, *operands),
         lambda: _narrow(t, operands, _SHIFTS),
         lambda: _narrow(t, operands, 0),
     )
-    for assume in assumptions:
-        if assume():
-            found = _of_op(t, function, operands)
-            if found is None or _fits(found):
-                return False
-    return True
+
+
+def may_round(t: Trace, function: Callable, operands: Sequence[Any]) -> bool:
+    """Whether ``function`` compares ints with floats, or divides ints, that may not be exact as floats, by what the
+    trace assumes of them: Python does not round them first. Assumes more where that helps. False where nothing is
+    known of an operand."""
+    ints = [x for x in operands if x.__class__ is SymInt or _kind(x) in (int, bool)]
+    if function in _COMPARISONS:
+        if len(ints) == len(operands):
+            return False
+    elif function is not operator.truediv or len(ints) < 2:
+        return False
+
+    def rounds() -> bool:
+        return not all(found is None or _is_exact(found) for found in [_of(t, x) for x in ints])
+
+    return rounds() and _holds_assuming(
+        rounds,
+        lambda: _narrow_sizes(t, ints),
+        lambda: _narrow(t, ints, _PRODUCT),
+        lambda: _narrow(t, ints, _SHIFTS),
+        lambda: _narrow(t, ints, 0),
+    )
+
+
+def _holds_assuming(problem: Callable[[], bool], *assumptions: Callable[[], bool]) -> bool:
+    """Whether there is still a ``problem`` under all of these assumptions, made one by one while there is. Each returns
+    whether it says more than those before."""
+    return not any(assume() and not problem() for assume in assumptions)
+
+
+def _is_exact(found: Range) -> bool:
+    """Whether every int of a range is exact as a float."""
+    try:
+        return _within(found, _FLOAT64) or found[0] == found[1] == float(found[0])
+    except OverflowError:
+        return False
+
+
+def _kind(x: Any) -> type | None:
+    return x._weak if isinstance(x, TracedScalar) else x.__class__
 
 
 def size_may_outgrow(t: Trace, size: Size) -> bool:
@@ -59,8 +102,8 @@ def size_may_outgrow(t: Trace, size: Size) -> bool:
     return not (t.decide(size, "<", 2**_SIZE) and t.decide(size, ">", -(2**_SIZE)))
 
 
-def _fits(found: Range) -> bool:
-    return _INT64[0] <= found[0] and found[1] <= _INT64[1]
+def _within(found: Range, bounds: Range) -> bool:
+    return bounds[0] <= found[0] and found[1] <= bounds[1]
 
 
 def _of_op(t: Trace, function: Callable, operands: Sequence[Any]) -> Range | None:
@@ -173,7 +216,7 @@ def _most(*ranges: Range) -> int:
     return max(abs(end) for r in ranges for end in r)
 
 
-def _within(*ranges: Range) -> Range:
+def _as_wide(*ranges: Range) -> Range:
     """Of operators whose results have no more bits than their operands."""
     most = 2 ** _most(*ranges).bit_length()
     return -most, most - 1
@@ -193,6 +236,6 @@ _RULES: dict[Callable | None, Callable[..., Range]] = {
     operator.add: _corners(operator.add), operator.sub: _corners(operator.sub), operator.mul: _corners(operator.mul),
     operator.neg: lambda a: (-a[1], -a[0]), operator.invert: lambda a: (~a[1], ~a[0]), operator.pos: lambda a: a,
     operator.abs: lambda a: (0, _most(a)), operator.pow: _power, operator.lshift: _shifted,
-    operator.rshift: lambda a, b: _within(a), operator.and_: _within, operator.or_: _within, operator.xor: _within,
+    operator.rshift: lambda a, b: _as_wide(a), operator.and_: _as_wide, operator.or_: _as_wide, operator.xor: _as_wide,
     operator.floordiv: lambda a, b: (-_most(a), _most(a)), operator.mod: lambda a, b: (-_most(b), _most(b)),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.effects import give_up
-from mlirfuse.frontend.numpy.int_ranges import may_outgrow, size_may_outgrow
+from mlirfuse.frontend.numpy.int_ranges import may_outgrow, may_round, size_may_outgrow
 from mlirfuse.frontend.numpy.operands import concrete, is_array, operand, trace_of, value_of
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
@@ -125,7 +125,7 @@ def scalar_operator(function, *inputs):
     if not any(isinstance(x, StandIn) for x in operands) or is_refused(t, function, operands):
         return python_value(function, operands)
     kind = type(function(*[_PROTOTYPES[w] if x.__class__ is not int else x for w, x in zip(weak, operands)]))
-    if kind is int and may_outgrow(t, function, operands):
+    if (kind is int and may_outgrow(t, function, operands)) or may_round(t, function, operands):
         return python_value(function, operands)
     if ufunc is np.power and kind is float:
         weak = [float] * 2  # also int to a negative int

@@ -52,6 +52,34 @@ def test_sizes_share_a_specialization():
     assert mlirfuse.counters.specializations == before
 
 
+@pytest.mark.parametrize(
+    "expression",
+    ["n == y, n != y, y < n, n <= y, y >= n", "n == 2.0**53, n > 9007199254740993.5, -n == -(2.0**53), n == y + 0j",
+     "y == 2**53 + 1, y < 2**53 + 1, y >= -(2**53) - 1, y == 2**60, y < 10**400", "n / 3, 3 / n, n / k, n / (2**53 + 1), n / 2**60",
+     "n * k == y, n * n > y, (n + k) / n, n * k / 7", "float(n) == n, int(y) == y, min(n, y), max(y, n)", "x + n if n == y else x - n",
+     "True / n, (n > k) / n, n == (y > 1), x.shape[0] / n, x.shape[0] == y, x.shape[0] * n < y"],
+)  # fmt: skip
+def test_ints_beside_floats(expression):
+    """Python compares an int and a float, and divides ints, without rounding the ints to floats."""
+    f = function_of(f"def f(x, n, k, y):\n    return {expression}, x + 1\n")
+    ints = [3, 2**53 + 1, 2**53, -(2**53) - 1, 2**62 + 1, 2**63 - 1, 94906267, -7, 2**64 + 1]
+    floats = [2.0**53, 3.0, -(2.0**53), 2.0**63, 2.5, float("nan"), float("inf"), 2.0**60, 9007199326062089.0]
+    _compare(f, mlirfuse.jit(f), [(n, k, y) for n in ints for k in (3, 2**55 + 1) for y in floats])
+
+
+def test_small_ints_beside_floats_share_a_specialization():
+    f = function_of(
+        "def f(x, n, k, y):\n    return (x + (n < y) * (n * k != y)) / (n / k), n * k / 3, n / x.shape[0]\n"
+    )
+    compiled = mlirfuse.jit(f)
+    compiled(np.ones(3), 3, 4, 2.5)
+    before = mlirfuse.counters.specializations
+    for n in range(-20, 20):
+        x = np.ones(abs(n) + 2)
+        assert _outcome(compiled, x, n * 10**6, n * 7 + 1, n / 2) == _outcome(f, x, n * 10**6, n * 7 + 1, n / 2)
+    assert mlirfuse.counters.specializations == before
+
+
 def test_a_chain_of_ints_that_grows():
     f = function_of("def f(x, n):\n    v = n\n    for _ in range(300):\n        v = v * 3 + n\n    return v, x * n\n")
     _compare(f, mlirfuse.jit(f), [(n,) for n in (1, -2, 0)])

@@ -485,6 +485,31 @@ def test_ints_that_64_bits_do_not_hold():
     assert lifted.function(np.ones(2), 2)[1] == 4
 
 
+def test_ints_are_compared_with_floats_exactly():
+    def f(a, n, y):
+        out, i = np.zeros((a.size, 10)), 0
+        while a[i] > 0:
+            m = n - i
+            out[i, 0], out[i, 1], out[i, 2] = m == y, m != y, m < y
+            out[i, 3], out[i, 4], out[i, 5] = y <= m, m > 9007199254740992.0, y >= m
+            out[i, 6], out[i, 7], out[i, 8] = y == 9007199254740993, y > -9007199254740993, (m > 0) <= y
+            if m == y or m > 2.5:
+                out[i, 9] = m / 3  # of ints beyond 2**53 as of floats
+            i += 1
+        return out
+
+    compiled = mlirfuse.jit(f)
+    a = np.ones(4)
+    a[-1] = 0
+    near = [s * 2**k + d for k in (53, 54, 60, 62) for d in (-1, 0, 1, 2) for s in (1, -1)]
+    floats = {2.0**53, 2.0**63, -(2.0**53), -(2.0**63), 2.5, -1 + 2**-53, float("inf"), float("nan")}
+    for n in [3, 0, 1, *near, 2**63 - 1, 2**63 - 513, 2**63 - 512, 4 - 2**63]:
+        for y in floats | {float(n), float(n) * (1 + 2**-52)}:
+            ours, pythons = compiled(a, n, y), f(a, n, y)
+            np.testing.assert_array_equal(ours[:, :9], pythons[:, :9], f"{n} {y}")
+            np.testing.assert_array_max_ulp(ours[:, 9], pythons[:, 9], 1 if abs(n) > 2**53 else 0)
+
+
 def test_while_break_continue():
     def collatz(n):
         steps = 0

@@ -39,7 +39,10 @@ SHOWN = {
     "scikit-learn 1.9": ["test_scikit_learn_falls_back"],
     "On the CPU, loops": ["test_loops.py::test_while_break_continue"],
     "Attributes of objects": ["test_loops.py::test_while_break_continue"],
-    "In a native loop": ["test_loops.py::test_positions_count_from_the_end_and_out_of_range_is_an_error"],
+    "In a native loop": [
+        "test_loops.py::test_positions_count_from_the_end_and_out_of_range_is_an_error",
+        "test_loops.py::test_ints_are_compared_with_floats_exactly",
+    ],
     "A native loop gives none": ["test_beside_numpy.py::test_errstate_takes_effect"],
     "Assigning a number": ["test_numbers_that_an_integer_type_does_not_hold"],
     "An index out of range (": ["test_numpy_corners.py::test_positions_that_are_not_there"],

@@ -236,13 +236,7 @@ class Expressions(PythonNumbers):
         if isinstance(left, Static) and isinstance(right, Static) and type(left.value) is type(right.value) is str:
             return self.constant(function(left.value, right.value))
         if isinstance(left, Number) and isinstance(right, Number) and left.type.python and right.type.python:
-            a, b = left.val, right.val
-            if a.dtype is not b.dtype:
-                a, b = self.of_bool(left).val, self.of_bool(right).val
-            if a.dtype is not b.dtype:
-                wide = dt.c128 if "c" in (a.dtype.kind, b.dtype.kind) else dt.f64
-                a, b = self.code.cast(a, wide), self.code.cast(b, wide)
-            return Number(self.code.cmp(name_of(function), a, b), PY_BOOL)
+            return self.compared(name_of(function), left, right)
         return self.ufunc(ufunc, [left, right])
 
     # ---- ufuncs

@@ -61,6 +61,30 @@ class PythonNumbers(Subscripts):
         require(type(op) in _OF_FLOATS, "this operator on Python numbers")
         return Number(EMIT[_OF_FLOATS[type(op)]](e, a, b), PY_FLOAT)
 
+    def compared(self, name: str, left: Number, right: Number) -> Number:
+        """A comparison of Python numbers, which does not round an int to a float."""
+        e = self.code
+        if left.dtype is not right.dtype:
+            left, right = self.of_bool(left), self.of_bool(right)
+        if left.dtype is right.dtype:
+            return Number(e.cmp(name, left.val, right.val), PY_BOOL)
+        wide = dt.c128 if PY_COMPLEX in (left.type, right.type) else dt.f64
+        a, b = e.cast(left.val, wide), e.cast(right.val, wide)
+        found = e.cmp(name, a, b)
+        if wide is dt.f64 and _may_be_wide(left) and _may_be_wide(right):
+            # Rounding keeps the order; where it makes them equal, the int is compared with what it was rounded to.
+            rests = [self._rest(v) if v.type == PY_INT else e.const(0, dt.i64) for v in (left, right)]
+            found = e.select(e.cmp("eq", a, b), e.cmp(name, *rests), found)
+        return Number(found, PY_BOOL)
+
+    def _rest(self, found: Number) -> Val:
+        """What rounding an int to a float took from it; of ints near 2**63, which is beyond 64 bits, any number with
+        its sign."""
+        e = self.code
+        rounded = e.cast(found.val, dt.f64)
+        rest = e.count("subi", found.val, e.cast(rounded, dt.i64))
+        return e.select(e.cmp("ge", rounded, 2.0**63), e.const(-1, dt.i64), rest)
+
     def _of_complex(self, op: ast.operator, left: Number, right: Number) -> Number:
         e = self.code
         a, b = (e.cast(v.val, dt.c128) for v in (left, right))
@@ -169,6 +193,14 @@ class PythonNumbers(Subscripts):
         number = lambda val: Number(val, PY_INT)  # noqa: E731
         times = lambda a, b: self._of_ints(ast.Mult(), number(a), number(b)).val  # noqa: E731
         return number(self.power(left.val, right.val, times))
+
+
+def _may_be_wide(found: Number) -> bool:
+    """Whether an int may not be exact as a float; whether a float may be one that such an int is rounded to."""
+    known = found.known
+    if found.type == PY_INT:
+        return found.bits > 53 if known is None else float(known) != known
+    return known is None or abs(known) >= 2**53
 
 
 def _beyond_64_bits(*_) -> Exception:
