@@ -27,6 +27,7 @@ class Features(NamedTuple):
     again: float = 0  # bytes loaded again, at other indices
     strided: float = 0  # bytes of tensors that are not contiguous along the kernel's innermost axis
     gathered: float = 0  # elements loaded at indices that memory holds
+    shifted: float = 0  # elements of rows that are reduced, loaded one by one as they lie at other indices of the row
     instructions: float = 0  # OpDef.cost of each element that an op computes or reduces
     reduced: float = 0  # elements reduced along the axis that is contiguous in memory
     columns: float = 0  # elements reduced along other axes
@@ -49,6 +50,7 @@ class Coefficients:
     again: float = 3e-14  # a byte that was loaded before
     strided: float = 1e-13  # beyond ``byte``
     gathered: float = 2e-13  # an element
+    shifted: float = 1e-12  # an element
     instruction: float = 5e-14
     reduced: float = 5e-14  # an element
     columns: float = 5e-14
@@ -73,7 +75,7 @@ def seconds(features: Features, device: Coefficients) -> float:
     in_cache = f.moved <= c.cache
     memory = (c.cached_byte if in_cache else c.byte) * (f.moved + reread) + c.strided * f.strided + c.again * f.again
     computed = c.instruction * (f.instructions + repeated) + c.reduced * f.reduced + c.columns * f.columns
-    computed += c.scanned * f.scanned
+    computed += c.scanned * f.scanned + c.shifted * f.shifted
     busy = math.hypot(memory, computed) + c.gathered * f.gathered + c.added * f.added
     return c.launch + c.phase * f.phases + c.code * f.code + busy
 
@@ -112,12 +114,12 @@ def of_kernel(
         sum((n - min(n, elements(v))) * v.dtype.bytes for v, n in loads.items()),
         against,
         sum(work.counts[op] for op in gathers),
-        sum(instructions.values()),
+        instructions=sum(instructions.values()),
         scanned=sum(elements(op.result) for op in program if is_scan(op) and axes.scanned(op)),
         added=sum(map(elements, (v for op in program if is_scatter_add(op) for v in op.operands[2::2]))),
         code=work.code,
     )
-    return _of_reductions(found, program, stored, axes, layouts, elements, read, instructions)
+    return _of_reductions(found, program, stored, axes, layouts, elements, read, instructions, work.counts)
 
 
 def times_computed(program: list[Op], stored: list[Value], axes: Axes, layouts: Mapping[Value, Layout],
@@ -206,6 +208,16 @@ def _along(
     return None if main is None else innermost(main, axes, layouts)
 
 
+def _shifts(op: Op, source: Value, along: Axis | None, axes: Axes) -> bool:
+    """Whether ``op`` reads its operand at other indices along the dimension that ``along`` is of ``source``. Operands
+    of a concatenation lie there as they are, and gathers have their own price."""
+    if not op.row.indexed or op.row.kind == "index" or op.name == "concatenate":
+        return False
+    given, made = axes.dims(op.operands[0]), axes.dims(op.result)
+    dims = [k for k, dim in enumerate(axes.dims(source)) if along in dim]
+    return len(given) == len(made) == source.rank and any(given[k] != made[k] for k in dims)
+
+
 def _of_reductions(
     found: Features,
     program: list[Op],
@@ -215,6 +227,7 @@ def _of_reductions(
     elements: Callable[[Value], int],
     read: dict[Value, int],
     instructions: dict[Op, float],
+    counts: Mapping[Op | Value, int],
 ) -> Features:
     """``found`` with what concerns reductions."""
     phases = phases_of(program, axes)
@@ -225,7 +238,9 @@ def _of_reductions(
     size = elements(widest)
     reduced_axes = {axis for op in reductions for axis in axes.reduced(op)}
     source = max((v for v in read if reduced_axes & set(axes.flat(v))), key=elements, default=widest)
-    inner = innermost(source, axes, layouts) in reduced_axes
+    along = innermost(source, axes, layouts)
+    inner = along in reduced_axes
+    shifted = sum(counts.get(op, 0) for op in program if inner and _shifts(op, source, along, axes))
     late = {value for op in reductions for value in op.results}
     for op in program:
         if any(v in late for v in op.operands):
@@ -239,6 +254,7 @@ def _of_reductions(
     return found._replace(
         reduced=walked if inner else 0,
         columns=0 if inner else walked,
+        shifted=shifted,
         row=max(size / elements(op.results[0]) for op in reductions),
         phases=len(phases),
         reread=(passes - 1) * wide,

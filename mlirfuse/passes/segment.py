@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlirfuse.analysis import traffic
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import is_product, is_reduction, is_scan, is_scatter_add
@@ -120,7 +122,8 @@ class SegmentPass(Pass):
             used = [op for op in members if op not in free]
             given = used, axes, users, returned, unread, written, self._layouts, self.repeated, bool(self.prices)
             drafts = SegmentDrafts(*given, self._hints)
-            prices = Prices(drafts, costs.DEVICES[self.prices]) if self.prices else None
+            # What is loaded one by one, one kernel and two load alike while segments merge: it would hide the rest.
+            prices = Prices(drafts, replace(costs.DEVICES[self.prices], shifted=0.0)) if self.prices else None
             cuts = Prices(drafts, splits.DEVICES[self.splits]) if self.splits else None
             segmenter = Segmenter(drafts, prices, cuts)
             for k, draft in enumerate(segmenter.run()):

@@ -57,12 +57,16 @@ class Prices:
 
     def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
         """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""
+        features = self.features(ops, outs)
+        return None if features is None else cost.seconds(features, self.device)
+
+    def features(self, ops: Iterable[Op], outs: Iterable[Value]) -> cost.Features | None:
+        """Return what a kernel of ``ops`` that stores ``outs`` does; None where a value is read on too many paths."""
         drafts = self.drafts
         program = sorted(ops, key=drafts.order.__getitem__)
         free = drafts.unread.__contains__
         given = drafts.axes, drafts.layouts, drafts.elements, free, self.device.vector
-        features = cost.of_kernel(program, outs, *given)
-        return None if features is None else cost.seconds(features, self.device)
+        return cost.of_kernel(program, outs, *given)
 
     def times(self, program: list[Op], outs: list[Value]) -> dict[Op, float]:
         """How often a kernel of ``program``, in order, computes each element of an op's result."""

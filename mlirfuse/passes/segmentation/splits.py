@@ -1,11 +1,14 @@
 """Finished segments are cut in two where that is faster: a costly value that a kernel would compute for each reader of
-it, each pass over long rows or each element that it is broadcast to is stored once."""
+it, each pass over long rows or each element that it is broadcast to is stored once; what a reduction would load one by
+one is computed by a kernel that reads windows at once, if it is stored anyway."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from mlirfuse.analysis import cost
 from mlirfuse.analysis.phases import is_reduction
 from mlirfuse.analysis.work import cost_of
 from mlirfuse.ir.graph import Op, Value
@@ -59,11 +62,16 @@ class Splits:
         if draft.rows or draft.ways not in (0, REDUCES, SCANS, SCANS_BACK) or len(draft.ops) < 3:
             return None
         program = sorted(draft.ops, key=self.drafts.order.__getitem__)
-        one = self.prices.seconds(program, draft.outs)
-        if one is None or self.gain * one < self.prices.device.launch or any(op.row.barrier for op in program):
+        features = self.prices.features(program, draft.outs)
+        if features is None or any(op.row.barrier for op in program):
             return None
+        device = self.prices.device
+        one = cost.seconds(features, device)
+        if self.gain * one < device.launch:
+            return None
+        stored = [[value] for value in draft.outs] if features.shifted and device.shifted else []
         best, saved = None, 0.0
-        for values in self._candidates(program, list(draft.outs)):
+        for values in itertools.chain(stored, self._candidates(program, list(draft.outs))):
             cut = self._cut(program, list(draft.outs), values, one)
             if cut is not None and cut.seconds[1] < min(one - saved, self._limit(one, values, draft)):
                 best, saved = cut, one - cut.seconds[1]

@@ -334,6 +334,15 @@ def test_kernels_of_a_gpu_read_vectors(monkeypatch, norm):
         assert not re.search(r"ld\.global\S*\.b(8|16)\b", windows)
 
 
+def test_sums_of_a_gradient_do_not_read_windows_one_by_one(monkeypatch):
+    """Row-major, the gradient of the maxima is stored by a kernel that reads windows at once, and the norm reads it."""
+    normalized = torch.nn.BatchNorm2d(64)
+    x = torch.randn(16, 64, 112, 112, dtype=torch.bfloat16, requires_grad=True)
+    pool = lambda x: functional.max_pool2d(normalized(x).relu(), 3, 2, 1)  # noqa: E731
+    _, (_, params), _ = kernels_on_gpu(monkeypatch, pool, x)
+    assert [p.scheduler for p in params] == ["stencil", "rows"]
+
+
 def test_halves_of_rows_that_are_swapped_are_no_stencil(monkeypatch):
     """No vector is read twice in the gradient of rotary embeddings."""
 
