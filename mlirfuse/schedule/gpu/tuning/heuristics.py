@@ -1,26 +1,26 @@
 """Fields of the GPU schedulers' heuristics, each with the measurement behind it.
 
-A field with a default holds for every GPU: it is a count per thread, or relative to a property of the device. Fields
-without one depend on the device, and their comments give an H100's value: :mod:`.h100` has what was measured on that
-card, :mod:`.derived` computes them for others. All figures were measured on H100s (sm_90, 132 multiprocessors), with
-the tables, the sweep or ``tried-h100.json``, see benchmarks/HISTORY.md; a comment without figures gives the reason for
-the value."""
+Most fields hold for every GPU: they are counts per thread, or relative to a property of the device. Those that are
+``scaled`` have an H100's value; :mod:`.derived` computes others'. All figures were measured on H100s (sm_90, 132
+multiprocessors), with the tables, the sweep or ``tried-h100.json``, see benchmarks/HISTORY.md; a comment without
+figures gives the reason for the value."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mlirfuse.schedule.gpu.tuning.scaled import Scale, scaled
 from mlirfuse.schedule.gpu.tuning.scan_heuristics import ScanHeuristics
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AccessHeuristics:
     """Cache hints for inputs. Sizes are multiples of the L2 size."""
 
     reduced: float = 4  # reads up to here that are only reduced bypass L1: time -12% for one, +3% for twenty
     # From here on inputs stay in L2; at 1.5 copies -0.5%, transposes -1%, softmax -0.8 to -1.5%.
-    staying: float
+    staying: float = scaled(1.5, Scale.L2)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RowRegisterHeuristics:
     widened_elements_narrow: int = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowThreadHeuristics:
     """Register-resident rows: threads and blocks."""
 
@@ -63,12 +63,12 @@ class RowThreadHeuristics:
     least: int = 8  # threads for shorter rows
     block: int = 128  # threads per block of several rows
     # Threads per multiprocessor; with less work half of the device is idle, and all work is done in parallel.
-    parallel: int
+    parallel: int = scaled(1024, Scale.SM_THREADS)
     parallel_per_thread: float = 2.5  # vectors per thread in that case: 2 or 3 in flight hide the memory latency
     most_parallel_per_thread: int = 4
-    most_together: int  # most threads of a row's blocks in that case
+    most_together: int = scaled(16 * 1024, Scale.CLUSTER)  # most threads of a row's blocks in that case
     most_beside_weights: int = 4096  # most threads of a cluster with weights, which each of its blocks reads
-    busy: int  # threads per multiprocessor below which it counts as idle
+    busy: int = scaled(512, Scale.SM_THREADS)  # threads per multiprocessor below which it counts as idle
     portable_cluster: int = 8  # clusters of 16 take up to 40% longer if blocks wait for each other
     idle: float = 1.25  # most vectors that a row's threads have room for, relative to its vectors: 1408 f32 92 → 73 µs
     one_reduction: int = 8  # vectors per thread of few rows up to which a cluster is faster than two kernels
@@ -78,7 +78,7 @@ class RowThreadHeuristics:
     min_blocks_32bit: int = 3  # for 33 to 64 registers of floats; else no limit: ptxas spills less
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowLoadHeuristics:
     """32-bit registers of a row and its weights that a thread loads before it reduces: more takes up to 1.6 times as
     long ("rows in registers, the two fastest places" in ``tried-h100.json``)."""
@@ -86,22 +86,24 @@ class RowLoadHeuristics:
     usual: int = 48
     reduced_precision: int = 64  # for 16-bit floats in narrow vectors or with several inputs
     few: int = 96  # with at most `few_threads` threads per multiprocessor: layer norm of 16×8191 f32 7.0 → 5.9 µs
-    few_threads: int  # per multiprocessor
+    few_threads: int = scaled(256, Scale.SM_THREADS)  # per multiprocessor
     left_for_others: int = 32  # registers of a large block's threads that are needed for other values
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SharedRowHeuristics:
     """Rows in the shared memory of a block or cluster."""
 
     threads: tuple[int, ...] = (256, 128, 512)
     least_per_thread: int = 5  # vectors per thread: fewer fit in registers as well
-    roomy: int  # threads per multiprocessor that hide the copies of the next blocks, if rows do not divide evenly
-    least_alone: int  # threads per multiprocessor without a cluster: copies alone then saturate memory
+    # Threads per multiprocessor that hide the copies of the next blocks, if rows do not divide evenly.
+    roomy: int = scaled(768, Scale.SM_THREADS)
+    # Threads per multiprocessor without a cluster: copies alone then saturate memory.
+    least_alone: int = scaled(512, Scale.SM_THREADS)
     # Threads per multiprocessor that hide the loads of weights while others reduce. For 16-bit floats, except in
     # clusters of two: layer norm of 1500×70000 bf16 170 → 155 µs (four blocks), of 3000×50256 241 → 216 (one), RMS norm
     # of 1500×70000 168 → 148, of 3000×40000 f16 187 → 165.
-    hiding: int
+    hiding: int = scaled(1024, Scale.SM_THREADS)
     hiding_blocks: tuple[int, int] = (2, 3)  # blocks per multiprocessor for that, without a cluster and with one
 
 
@@ -132,7 +134,7 @@ class UnalignedRows:
     cluster_per_thread_weighted: int = 8  # the same with a weight, of which it has as many: 3000×30001 f32 320 → 261 µs
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LoopedRowHeuristics:
     """Rows that fit nowhere, and those of which one pass suffices."""
 
@@ -142,34 +144,35 @@ class LoopedRowHeuristics:
     least: int = 32  # threads per row
     usual: int = 512
     most: int = 1024
-    huge: int  # vectors of rows in many parts, which balance the load of multiprocessors
+    huge: int = scaled(4 << 20, Scale.BYTES)  # vectors of rows in many parts, which balance the load of multiprocessors
     huge_blocks: int = 16  # such parts per multiprocessor
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowStageHeuristics:
     """When one stage per phase is faster than one kernel ("few rows or columns" in ``tried-h100.json``)."""
 
     kept_share: int = 4  # resident rows occupy at most this fraction (1/n) of the multiprocessors
-    kept_bytes: int  # least bytes that each block then reads: a launch and a second read cost as much
+    # Least bytes that each block then reads: a launch and a second read cost as much.
+    kept_bytes: int = scaled(100_000, Scale.SM_LAUNCH_BYTES)
     looped_share: int = 2  # the same for looped rows
-    looped_bytes: int
+    looped_bytes: int = scaled(250_000, Scale.SM_LAUNCH_BYTES)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowHeuristics:
     """The tuning parameters of rows."""
 
     registers: RowRegisterHeuristics = field(default_factory=RowRegisterHeuristics)
-    threads: RowThreadHeuristics
-    loads: RowLoadHeuristics
-    shared: SharedRowHeuristics
+    threads: RowThreadHeuristics = field(default_factory=RowThreadHeuristics)
+    loads: RowLoadHeuristics = field(default_factory=RowLoadHeuristics)
+    shared: SharedRowHeuristics = field(default_factory=SharedRowHeuristics)
     unaligned: UnalignedRows = field(default_factory=UnalignedRows)
-    looped: LoopedRowHeuristics
-    stages: RowStageHeuristics
+    looped: LoopedRowHeuristics = field(default_factory=LoopedRowHeuristics)
+    stages: RowStageHeuristics = field(default_factory=RowStageHeuristics)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PointwiseHeuristics:
     """Tiles of pointwise kernels."""
 
@@ -196,7 +199,7 @@ class PointwiseHeuristics:
     soon: int = 4
     # Elements from which on reads of adjacent rows prevent coalescing: a thread has several rows. A stencil of 9
     # points, 6001×9000 bf16, 135 → 118 µs, of 5, 8000×8001 bf16 128 → 119, f32 194 → 191.
-    rows_shared: int
+    rows_shared: int = scaled(2 << 20, Scale.THREADS)
     # The widest vectors for such rows, and the bytes per load: the stencil of 5, 8192×8192 f16 123 → 102 µs, f32 198 →
     # 185. 16-bit floats use half as many threads: 131072×770 f16 176 → 152 µs.
     lanes_under: int = 2
@@ -222,7 +225,7 @@ class PointwiseHeuristics:
     shared_bytes: int = 8  # of its vectors of the narrowest type
     idle: float = 1.125  # most threads along such rows, relative to those that have an element
     # Elements from which on rows of 16-bit floats with several biases are coalesced to several segments.
-    coalesced: int
+    coalesced: int = scaled(1 << 20, Scale.THREADS)
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,7 @@ class StencilHeuristics:
     registers: int = 64  # elements of a thread, read and written
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ConcatHeuristics:
     """Concatenated and rolled rows, interval by interval."""
 
@@ -252,10 +255,11 @@ class ConcatHeuristics:
     mean: int = 28  # mean vectors per interval of a row: three of 16 70 → 81 µs, of 24 53 → 54, of 32 69 → 63
     costly: int = 16  # instructions per element from which on shorter ones pay: vectors across boundaries compute once
     rolls: bool = False  # of one input: 111 µs coalesced, 118 by intervals (16000×5001 bf16)
-    least: int  # elements: the time of short kernels is dominated by fetching their code
+    # Elements: the time of short kernels is dominated by fetching their code.
+    least: int = scaled(1 << 20, Scale.THREADS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ConcatSharedHeuristics:
     """Rows concatenated of short operands in shared memory."""
 
@@ -270,7 +274,7 @@ class ConcatSharedHeuristics:
     # three times 333, stacked, by intervals 97% of a copy.
     mean: int = 40
     mean_costly: int = 12
-    least: int  # elements
+    least: int = scaled(1 << 20, Scale.THREADS)  # elements
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,7 @@ class TransposeHeuristics:
     along_reading: int = 4  # ratio of reading to writing loop up to which consecutive blocks are along the reading one
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class InnerOuterHeuristics:
     """Rows with sums over them, in one pass."""
 
@@ -305,11 +309,11 @@ class InnerOuterHeuristics:
     stages_odd: tuple[int, ...] = (2, 3, 4, 6)
     left_shared: int = 2048  # bytes of shared memory that two blocks per multiprocessor leave free
     # Bytes that the device reads in the 2 µs that each sum adds to the prologue and epilogue of blocks.
-    beginning: int
+    beginning: int = scaled(6 << 20, Scale.BYTES)
     beginning_elements: int = 8  # divisor of that for rows read by elements, which are even slower in other kernels
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ColumnBlockHeuristics:
     """Blocks of columns, case by case: bytes of a row per block, threads, and rows in flight per thread. Values without
     a reason were the best of those measured ("columns that meet in blocks and clusters or stay in shared memory" in
@@ -348,13 +352,14 @@ class ColumnBlockHeuristics:
     partial_threads: int = 256
     partial_rows: int = 8  # in flight with many accumulators
     partial_rows_bytes: int = 64  # in flight per thread with few accumulators: 4 to 16 rows
-    large_work: int  # vectors from which on concurrent parts have `most` threads
-    work: int  # the same for parts that wait for others, or from `iterations` iterations on
+    large_work: int = scaled(2 << 20, Scale.THREADS)  # vectors from which on concurrent parts have `most` threads
+    # The same for parts that wait for others, or from `iterations` iterations on.
+    work: int = scaled(1 << 20, Scale.THREADS)
     iterations: int = 16
     bytes_little: int = 32  # in flight per thread, with little work
     bytes_usual: int = 64
     bytes_much: int = 128  # from `much` bytes of work on
-    much: int
+    much: int = scaled(12 << 20, Scale.BYTES)
     written_registers: int = 16  # elements in flight if they have full-size outputs
     # With full-size outputs: all blocks run concurrently, three per multiprocessor, for which there are registers.
     # GELU's gradient and its sum, 16384×6144 bf16 279 → 222 µs; SiLU's, 65536×770 bf16 by a power of two of parts 72%
@@ -386,7 +391,7 @@ class ColumnBlockHeuristics:
     copied_cluster: int = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ColumnHeuristics:
     """Columns ("columns that meet in blocks and clusters or stay in shared memory" in ``tried-h100.json``: 730 sizes,
     up to 60 sets of parameters each)."""
@@ -394,14 +399,15 @@ class ColumnHeuristics:
     # Least coalesced rows, of at least `coalesced_least` rows, for which a second kernel pays.
     coalesced_rows_least: int = 64
     coalesced_least: int = 512
-    coalesced_many: int  # elements from which on a quarter as many suffice
+    coalesced_many: int = scaled(8 << 20, Scale.THREADS)  # elements from which on a quarter as many suffice
     in_registers: int = 32  # register-resident elements per thread
     iteration_registers: int = 48  # for an iteration's rows, and accumulators before and after
     few_rows: int = 512  # rows of few columns that are soon read even without a split
     some_rows: int = 1024  # the same, with little work or blocks for `1 / some_share` of the multiprocessors
     some_work: int = 4096
     some_share: int = 5
-    little: int  # vectors in all that leave multiprocessors idle: many small blocks, few parts to combine
+    # Vectors in all that leave multiprocessors idle: many small blocks, few parts to combine.
+    little: int = scaled(256 << 10, Scale.THREADS)
     # Up to so many rows, and with `many_columns` vectors of columns per multiprocessor, few threads share a column.
     many_rows: int = 256
     many_columns: int = 32  # 32×131072 bf16: 11.8 → 8.0 µs
@@ -410,7 +416,8 @@ class ColumnHeuristics:
     met_few: float = 0.25  # the same for 257 to 512 rows
     met_rows: int = 64  # rows with several kept loops: 2048×64×333 f32 74 → 67 µs, 64×1000×333 f32 52 → 40
     met_wide: float = 1.5  # blocks of 64 threads along columns per multiprocessor
-    cluster_bytes: int  # up to here clusters combine parts: sum of 512×768 bf16 7.1 → 5.3 µs
+    # Up to here clusters combine parts: sum of 512×768 bf16 7.1 → 5.3 µs.
+    cluster_bytes: int = scaled(128 << 20, Scale.LAUNCH_BYTES)
     cluster_accumulators: int = 12  # lanes times accumulators per thread
     # Rows up to which clusters need columns for less than the fraction `cluster_alone` of the device.
     cluster_long: int = 1024
@@ -436,16 +443,17 @@ class ColumnHeuristics:
     # Rows from which on stages are worth measuring; from `shared_rows_long` on for any number of columns.
     shared_rows_least: int = 32
     shared_rows_long: int = 1024  # columns standardized, 262144×256 f32: 17774 → 294 µs
-    blocks: ColumnBlockHeuristics
+    blocks: ColumnBlockHeuristics = field(default_factory=ColumnBlockHeuristics)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScatterAddHeuristics:
     """Scatter-add. Wide rows have threads of their own, after six kernels have sorted the values. Pairs: for values
     added in their own type, and for narrower types, whose 32-bit sums in memory cost more."""
 
     row_bytes: tuple[int, int] = (192, 128)  # 1000000×48 f32 310 → 252 µs, 131072×64 bf16 50 → 34, ×32 24 → 28
-    least_bytes: tuple[int, int]  # of all values: 8192×770 f32 33 → 36, 4096×512 f16 15 → 15
+    # Of all values: 8192×770 f32 33 → 36, 4096×512 f16 15 → 15.
+    least_bytes: tuple[int, int] = scaled((28 << 20, 6 << 20), Scale.LAUNCH_BYTES)
     few: int = 4096  # elements of a result for sums in shared memory: 1000000→10×64 f32 394 → 165 µs
     rows_a_value: int = 8  # with more rows per value, most rows are visited in vain, if sums are in the result
     threads: int = 128
@@ -483,7 +491,7 @@ _APART = EpilogueCosts(6.2, 7.2e-5, 0.0, 1.21e-5)  # of a tile of one, which tak
 _LIBRARY = EpilogueCosts(4.0, 3.44e-5, 0.0, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MatmulHeuristics:
     """Matrix products with the ops on their results. The figures are fitted to 63 products of seven shapes on an H200,
     with nine kinds of ops: see HISTORY.md."""
@@ -507,19 +515,19 @@ class MatmulHeuristics:
     margin: float = 0.06  # of the time that a kernel must be expected to gain: estimates are off by 5% in the mean
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GpuHeuristics:
     """The tuning parameters of all GPU schedulers."""
 
-    access: AccessHeuristics
-    rows: RowHeuristics
-    columns: ColumnHeuristics
-    pointwise: PointwiseHeuristics
-    concat_shared: ConcatSharedHeuristics
-    concat: ConcatHeuristics
+    access: AccessHeuristics = field(default_factory=AccessHeuristics)
+    rows: RowHeuristics = field(default_factory=RowHeuristics)
+    columns: ColumnHeuristics = field(default_factory=ColumnHeuristics)
+    pointwise: PointwiseHeuristics = field(default_factory=PointwiseHeuristics)
+    concat_shared: ConcatSharedHeuristics = field(default_factory=ConcatSharedHeuristics)
+    concat: ConcatHeuristics = field(default_factory=ConcatHeuristics)
     stencil: StencilHeuristics = field(default_factory=StencilHeuristics)
     transpose: TransposeHeuristics = field(default_factory=TransposeHeuristics)
-    inner_outer: InnerOuterHeuristics
-    scans: ScanHeuristics
-    scatter_add: ScatterAddHeuristics
+    inner_outer: InnerOuterHeuristics = field(default_factory=InnerOuterHeuristics)
+    scans: ScanHeuristics = field(default_factory=ScanHeuristics)
+    scatter_add: ScatterAddHeuristics = field(default_factory=ScatterAddHeuristics)
     matmul: MatmulHeuristics = field(default_factory=MatmulHeuristics)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mlirfuse.schedule.gpu.tuning.scaled import Scale, scaled
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class StripedScanHeuristics:
     """Rows whose elements are exchanged through shared memory, whose size limits how many are in flight."""
 
@@ -19,7 +21,7 @@ class StripedScanHeuristics:
     block_of_few: int = 128  # the same if threads have few elements: 757575×33 bf16 61 → 47 µs
     # Threads per multiprocessor for long rows, if at most ``alone`` threads per row suffice for that: 16×8191 bf16 7.0
     # → 5.8 µs, softplus before a sum 500×60001 bf16 129 → 105.
-    busy: int
+    busy: int = scaled(512, Scale.SM_THREADS)
     wide: int = 8  # elements of such threads, if rows exceed an iteration of short ones: 256×50257 f16 46 → 33 µs
     costly: int = 8  # elements of long rows with many instructions: softplus 8192×5121 bf16 441 → 126 µs
 
@@ -99,7 +101,7 @@ class ColumnScanHeuristics:
     odd: UnalignedColumnScanHeuristics = field(default_factory=UnalignedColumnScanHeuristics)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScanHeuristics:
     """Scans, measured on an H100 with candidates for rows and columns of many lengths, in f32 and bf16."""
 
@@ -120,6 +122,6 @@ class ScanHeuristics:
     # softplus before a sum 8192×5120 bf16 101 → 91 µs. Otherwise it has all of `elements` in the iterations of a long
     # row, whatever their states: logcumsumexp 1000×40000 f16 89 → 73, a recurrence of 500×60000 bf16 74 → 69.
     short: int = 2
-    striped: StripedScanHeuristics
+    striped: StripedScanHeuristics = field(default_factory=StripedScanHeuristics)
     chained: ChainedScanHeuristics = field(default_factory=ChainedScanHeuristics)
     columns: ColumnScanHeuristics = field(default_factory=ColumnScanHeuristics)
