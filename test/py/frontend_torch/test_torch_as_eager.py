@@ -414,6 +414,27 @@ def test_gradients_of_branches_at_nan(f):
     assert not eagers[-1].isnan() and torch.equal(found, eagers[-1:].expand(67))
 
 
+def test_the_gradient_of_logit():
+    """At NaN it is NaN, as in eager's tails: its vectors give 0."""
+    x = torch.tensor([float("nan"), 0.05, 0.3, 0.95, -1, float("inf"), float("nan")], requires_grad=True)
+    for eps in (None, 0.1, 0.0, -1.0):
+        found, eagers = (
+            torch.autograd.grad(run(x).sum(), x)[0]
+            for run in (compiled(lambda x: torch.logit(x, eps)), lambda x: torch.logit(x, eps))
+        )
+        torch.testing.assert_close(found, eagers, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_all_is_dropped(dtype):
+    """By a product with 0, which keeps signs and NaN."""
+    x = torch.tensor([float("nan"), -1, 2, 0, -0.0, float("inf")], dtype=dtype, requires_grad=True)
+    results = [f(x) for f in (compiled(lambda x: F.dropout(x, 1.0)), lambda x: F.dropout(x, 1.0))]
+    (found, wanted), gradients = results, [torch.autograd.grad(y.sum(), x)[0] for y in results]
+    assert torch.equal(found.isnan(), wanted.isnan()) and torch.equal(found.signbit()[1:5], wanted.signbit()[1:5])
+    assert torch.equal(found.nan_to_num(), wanted.nan_to_num()) and torch.equal(*gradients)
+
+
 @pytest.mark.parametrize("threshold, value", [(-1.5, 0.5), (1.5, -2.9), (-1, 7)])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.float32, torch.bfloat16])
 def test_thresholds_of_integers_are_cast(threshold, value, dtype):

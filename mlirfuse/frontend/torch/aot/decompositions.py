@@ -164,6 +164,12 @@ def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.
     return torch.where(error <= -beta, -grad, torch.where(error >= beta, grad, inside)).to(x.dtype)
 
 
+def _logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """torch's own gives 0 at NaN."""
+    inside = decomposition_table[aten.logit_backward.default](grad, x)
+    return inside if eps is None or eps < 0 else torch.where((x < eps) | (x > 1 - eps), 0.0, inside)
+
+
 def _threshold(x: torch.Tensor, threshold: float, value: float) -> torch.Tensor:
     """As eager's kernels, which cast both numbers to the type of integers first: -1.5 is -1."""
     if not x.dtype.is_floating_point:
@@ -224,6 +230,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
         aten.threshold.default: _threshold,
+        aten.logit_backward.default: _logit_backward,
         aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
         **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
         aten.nan_to_num.default: _unless(aten.nan_to_num.default, torch.is_complex),

@@ -1,4 +1,4 @@
-"""``slice_scatter`` and ``select_scatter`` as in eager, where torch's fake tensors differ.
+"""``slice_scatter``, ``select_scatter`` and ``diagonal_scatter`` as in eager, where torch's fake tensors differ.
 
 A result for an overlapping tensor, as ``expand`` gives, is contiguous in eager; torch 2.11's fake tensors repeat the
 overlapping strides, which no result can have. Fake tensors check no index and no shape of the source; those that change
@@ -38,6 +38,10 @@ def _select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: Any)
     return NotImplemented
 
 
+def _diagonal_scatter(x: torch.Tensor, source: torch.Tensor, *where: int) -> Any:
+    return aten.diagonal_scatter.default(x.clone(), source, *where) if _overlaps(x) else NotImplemented
+
+
 def _overlaps(x: torch.Tensor) -> bool:
     """Whether elements share memory, by eager's rule: a stride of 0 and an extent above 1."""
     return any(type(s) is int and s == 0 and statically_known_true(n > 1) for n, s in zip(x.shape, x.stride()))
@@ -63,4 +67,5 @@ def _check_shape(expected: Sequence[int], source: torch.Tensor) -> None:
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.slice_scatter.default: _slice_scatter,
     aten.select_scatter.default: _select_scatter,
+    aten.diagonal_scatter.default: _diagonal_scatter,
 }
