@@ -174,7 +174,7 @@ CALLS = (
     "{x}.clone().put_(i, {x}.flatten()[i], accumulate=True)",
 )  # fmt: skip
 # At NaN the gradients of these differ between eager's vectors and its tails.
-BRANCHES = re.compile(r"F\.(hardswish|hardtanh|relu6|elu|selu|celu|softshrink|hardshrink)\(")
+BRANCHES = re.compile(r"F\.(hardswish|hardtanh|relu6|elu|selu|celu|softshrink|hardshrink)\(|torch\.logit\(")
 NUMBERS = (
     "0", "1", "-1", "2", "3", "0.5", "-0.0", "2.5", "-1.5", "300", "-300", "True", "False", "1e10", "2**40",
     "float('inf')", "float('nan')", "-0.5", "1e-3", "127", "256", "65504",
@@ -403,9 +403,25 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
                 stepped = outcome(lambda *given: _by_lines(run, program, given), program, seed)
                 if isinstance(stepped, tuple) and not difference(ours, (stepped[0], ours[1]), narrow=narrow):
                     found = None
-            if found:
+            if found and not _products_overflow(program, seed):
                 return f"call {seed}: {found}"
     return None
+
+
+def _products_overflow(program: Program, seed: int) -> bool:
+    """Whether a product of some elements of what a ``cumprod`` reads overflows: those of runs are computed apart (see
+    docs/reference/limits.md)."""
+    names = dict(zip("xymij", program.arguments(seed)))
+    for line in program.lines:
+        name, expression = line.split(" = ", 1)
+        for of in re.findall(r"(\w+)\.cumprod\(", expression):
+            sizes = names[of].detach().double().abs().nan_to_num(1, 1, 1).clamp(min=1)
+            wide = torch.float64 in (names[of].dtype, program.dtype) or "float64" in expression
+            most = torch.finfo(torch.float64 if wide else torch.float32).max
+            if any((sizes.prod(d) > most).any() for d in range(sizes.dim())):
+                return True
+        names[name] = eval(expression, {"torch": torch, "F": F}, names)
+    return False
 
 
 def _by_lines(run, program: Program, given: list[torch.Tensor]) -> list:

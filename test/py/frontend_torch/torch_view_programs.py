@@ -7,6 +7,7 @@ still differs, with what AOTAutograd alone gives (``backend="aot_eager"``)."""
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,11 @@ _LAYOUTS = {
     "transposed": lambda x: x.t().contiguous().t(),
     "sliced": lambda x: torch.cat([x, x], 1).reshape(-1, 2 * x.shape[1])[:, : x.shape[1]],
 }
+_REFUSED = "backward: RuntimeError"
+# Floats whose last digit may not be eager's: as ints, their difference is of any size after some arithmetic.
+_ROUNDED = re.compile(
+    r"mean|sum|sin|softmax|layer_norm|exp|tanh|sigmoid|\*\* 2|pow_|lerp_|addcmul_|@|index_add_|accumulate|float64|half"
+)
 # How the second argument lies to the first.
 _SECOND = ("apart", "apart", "apart", "same", "view", "overlapping")
 
@@ -158,9 +164,10 @@ def _described(x: torch.Tensor) -> tuple:
     return x.dtype, tuple(x.shape), x.stride(), x.requires_grad, x.is_leaf, x.detach().clone()
 
 
-def _close(ours: torch.Tensor, eagers: torch.Tensor, exact: tuple | None) -> bool:
-    """Whether values are eager's within a bound of their type, and what eager itself errs where that is known."""
-    bound = 2e-3 if ours.dtype is torch.float16 else 2e-5
+def _close(ours: torch.Tensor, eagers: torch.Tensor, exact: tuple | None, narrow: bool) -> bool:
+    """Whether values are eager's within a bound of their type (``narrow``: that of float16, as they are computed from
+    such), and what eager itself errs where that is known."""
+    bound = 2e-2 if narrow else 2e-3 if ours.dtype is torch.float16 else 2e-5
     ours, eagers = ours.double(), eagers.double()
     errs = bound + bound * eagers.abs()
     if exact is not None and exact[-1].shape == eagers.shape:
@@ -168,8 +175,9 @@ def _close(ours: torch.Tensor, eagers: torch.Tensor, exact: tuple | None) -> boo
     return bool(((ours == eagers) | (ours.isnan() & eagers.isnan()) | ((ours - eagers).abs() <= errs)).all())
 
 
-def difference(ours, eagers, exact=None) -> str | None:
-    """What of two outcomes is not the same, or None. ``exact``: what eager gives in double precision."""
+def difference(ours, eagers, exact=None, narrow: bool = False, values: bool = True) -> str | None:
+    """What of two outcomes is not the same, or None. ``exact``: what eager gives in double precision; ``values``:
+    whether elements are compared, too."""
     if isinstance(ours, str) or isinstance(eagers, str):
         refused = isinstance(ours, str) and isinstance(eagers, str)
         return (
@@ -187,7 +195,7 @@ def difference(ours, eagers, exact=None) -> str | None:
                 a, b = (*a[:2], None, *a[3:]), (*b[:2], None, *b[3:])
             if a[:-1] != b[:-1]:
                 return f"{what} {k}: {a[:-1]}, eager: {b[:-1]}"
-            if not _close(a[-1], b[-1], exact and exact[0 if what == "result" else 2][k]):
+            if values and not _close(a[-1], b[-1], exact and exact[0 if what == "result" else 2][k], narrow):
                 return f"{what} {k}: {a[-1]}, eager: {b[-1]}"
     return None if ours[1] == eagers[1] else f"sharing: {ours[1]}, eager: {eagers[1]}"
 
@@ -197,16 +205,23 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
     torch._dynamo.reset()
     f = program.function()
     run = torch.compile(f, backend=backend)
+    narrow = ".half()" in program.text
+    values = not (".view(torch.int32)" in program.text and _ROUNDED.search(program.text))
     for seed in range(calls):
         ours, eagers = outcome(run, program, seed), outcome(f, program, seed)
-        if eagers == "backward: RuntimeError" and not isinstance(ours, str):
+        refused = [isinstance(x, str) and x == _REFUSED for x in (ours, eagers)]
+        if all(refused) and program.after:
+            return differs(replace(program, after=False), backend, calls)
+        if refused[1] and not isinstance(ours, str):
             # Eager refuses what was written since it was saved; compiled functions may compute it again.
+            if ".data" in program.text:  # what is written through it is seen by eager's backward, but not under this:
+                continue
             with torch.autograd.graph.allow_mutation_on_saved_tensors():
                 eagers = outcome(f, program, seed)
-        if difference(ours, eagers):
+        if difference(ours, eagers, None, narrow, values):
             exact = outcome(f, replace(program, dtype=torch.float64), seed)
             comparable = not isinstance(exact, str) and not isinstance(eagers, str)
-            if found := difference(ours, eagers, exact if comparable else None):
+            if found := difference(ours, eagers, exact if comparable else None, narrow, values):
                 return found
     return None
 

@@ -71,7 +71,10 @@ SHOWN = {
     "Scans down columns": ["test_scans.py::test_float_sums_keep_to_their_bound"],
     "Scans along rows": ["test_scans.py::test_float_sums_keep_to_their_bound"],
     "`logcumsumexp` errs": ["test_scans.py::test_float_sums_keep_to_their_bound"],
-    "A linear recurrence": ["test_scans.py::test_float_sums_keep_to_their_bound"],
+    "A linear recurrence": [
+        "test_scans.py::test_float_sums_keep_to_their_bound",
+        "test_a_cumulative_product_multiplies_runs",
+    ],
     "`logaddexp`": ["test_ops_numeric.py::test_logarithms_of_sums_near_zero"],
     "Scatter-adds (": ["test_scatter_add.py::test_gpu_ordered_sums_are_numpys"],
     "Scatter-adds on a GPU": ["test_scatter_add.py::test_gpu_ordered_sums_are_numpys"],
@@ -163,6 +166,13 @@ def test_numbers_that_an_integer_type_does_not_hold():
         mlirfuse.jit(loop)(np.zeros(2, np.int64), x)
 
 
+def test_a_cumulative_product_multiplies_runs():
+    x = np.full(400, 1e20, np.float32)
+    x[0] = 0
+    found = mlirfuse.jit(lambda x: np.cumprod(x))(x)
+    assert not np.cumprod(x).any() and found[0] == 0 and np.isnan(found[-1])
+
+
 def test_bfloat16_promotes_as_float16():
     x = np.ones(3, ml_dtypes.bfloat16)
     assert mlirfuse.jit(lambda x: x * 2.0)(x).dtype == x.dtype
@@ -193,6 +203,8 @@ def test_where_torchs_own_tracing_differs(torch):
     cases = [
         (lambda: F.multilabel_margin_loss(row, target), lambda x: x),
         (lambda: F.interpolate(permuted, scale_factor=2.0, mode="nearest"), lambda x: x.stride()),
+        (lambda: permuted.clone().cumsum_(0).exp(), lambda x: x.stride()),
+        (lambda: permuted.clone().scatter_(0, row[None].long() * 0, 2.0).exp(), lambda x: x.stride()),
         (lambda: F.one_hot(of_32, 3), lambda x: x),
         (lambda: F.multi_margin_loss(row.expand(2, 4), of_32), lambda x: x),
         (lambda: torch.ones(3, dtype=torch.int64).mul_(2.5), lambda x: x),
