@@ -154,6 +154,8 @@ def indices_of(t, k, extent: Size, axis: int = 0, checked: bool = True) -> Trace
     k = asarray(k)
     if not k._value.dtype.is_integer:
         fail(IndexError, f"arrays used as indices must be of integer type, not {k.dtype}")
+    if checked and extent == 0 and 0 not in k._value.shape:  # whether anything uses the elements or not
+        fail(IndexError, f"index 0 is out of bounds for axis {axis} with size 0")
     k = k if k._value.dtype in (dt.i64, dt.i32) else asarray(k, np.int64)
     if not (checked and t.checks_indices):
         return k
@@ -368,6 +370,11 @@ def take(a, indices, axis=None, out=None, mode="raise"):
     t = x._trace
     x, axis = flat_axis(x, no_bools(axis))
     extent = t.shape(x._value)[axis]
+    if extent == 0 and 0 not in asarray(indices)._value.shape:
+        outer, inner = x._value.shape[:axis], x._value.shape[axis + 1 :]
+        if 0 not in outer and (mode == "raise" or 0 not in inner):
+            fail(IndexError, "cannot do a non-empty take from an empty axes.")
+        mode = "clip"  # there are no elements to take
     number = isinstance(indices, (int, np.integer, SymInt, TracedScalar)) and not isinstance(indices, bool)
     if number and mode == "raise":
         one = x[(slice(None),) * axis + (indices,)].value

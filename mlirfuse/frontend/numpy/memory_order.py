@@ -33,7 +33,7 @@ def strides_of(t: Trace, value: Value) -> Strides | None:
         if v in t.strides:
             pending.pop()
             continue
-        needed = [x for x in _sources(v) if x not in t.strides]
+        needed = [x for x in _sources(t, v) if x not in t.strides]
         if needed:
             pending += needed
             continue
@@ -138,9 +138,11 @@ def forced(
 # ---- layouts of op results
 
 
-def _sources(value: Value) -> list[Value]:
+def _sources(t: Trace, value: Value) -> list[Value]:
     """The operands that determine the layout of ``value``."""
     op = value.op
+    if value in t.views:
+        return [t.views[value][0]]
     if op is None or op.row.kind in ("create", "random"):
         return []
     if op.row.kind in ("elementwise", "reduce", "scan") or op.row.view or op.name == "concatenate":
@@ -159,9 +161,12 @@ def _of_op(t: Trace, value: Value) -> Strides | None:
         args = t.block.args
         layout = t.layouts[args.index(value)] if value in args else None
         return sz.contiguous_strides(shape) if layout is None else tuple(map(t.canonical, layout.strides))
+    if value in t.views:
+        base, step = t.views[value]
+        return t.strides[base] and step.strides(t, t.shape(base), t.strides[base])
     if value.rank < 2 and not op.row.view:
         return sz.contiguous_strides(shape)
-    given = [t.strides[v] for v in _sources(value)]
+    given = [t.strides[v] for v in _sources(t, value)]
     if any(strides is None for strides in given):
         return None
     known = [strides for strides in given if strides is not None]
@@ -173,7 +178,7 @@ def _of_op(t: Trace, value: Value) -> Strides | None:
     if op.name == "cast":  # an operand as its consumer's type: NumPy makes no array of it (`forced` tells of others)
         return known[0]
     if op.row.kind in ("elementwise", "scan") or op.name in ("concatenate", "roll", "sort"):
-        shapes = [t.shape(v) for v in _sources(value)]
+        shapes = [t.shape(v) for v in _sources(t, value)]
         sort = _sorted_with_zeros if op.name == "concatenate" else _sorted
         return packed(shape, sort(t, known, shapes)) if known else sz.contiguous_strides(shape)
     if op.name in _OF_THE_FIRST:

@@ -88,6 +88,7 @@ class Trace:
         self.thread, self.shared = threading.get_ident(), False  # whether another thread has tried to add ops
         self.checks_indices = True  # kernels report out-of-bounds indices
         self.strides: dict[Value, Any] = {}  # as NumPy would have them: see memory_order
+        self.views: dict[Value, tuple[Value, Any]] = {}  # copies of what are views in NumPy: the array and the step
         self.roots: list = []
         self.session: Any = None  # the mlirfuse.frontend.numpy.graph_breaks.session.Session, where there is one
         self.stand_ins: Any = None  # the mlirfuse.frontend.numpy.rebuild.StandIns of the traced function

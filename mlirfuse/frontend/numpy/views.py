@@ -263,7 +263,9 @@ class Diagonal(Step):
         row, column = t.emit("add", step, row), t.emit("add", step, column)
         at = t.emit("add", t.emit("mul", row, t.builder.size(shape[-1])), column)
         flat = t.emit("reshape", x, shape=(*shape[:-2], t.extent(sz.mul(shape[-2], shape[-1]))))
-        return t.emit("take", flat, at, axis=len(shape) - 2)
+        found = t.emit("take", flat, at, axis=len(shape) - 2)
+        t.views[found] = x, self
+        return found
 
 
 @dataclass(frozen=True)

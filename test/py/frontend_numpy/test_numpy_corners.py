@@ -47,6 +47,23 @@ def test_nothing_is_taken(x, axis, where):
     check(lambda x: np.take(x, where, axis=axis), x)
 
 
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4), (0, 0), (4, 1)])
+@pytest.mark.parametrize("mode", ["raise", "clip"])  # NumPy hangs in some of "wrap"
+def test_nothing_is_there_to_take(mode, shape):
+    """Whether the result is used or not."""
+    x, k = np.ones(shape, np.float32), np.zeros(2, int)
+    for axis in (0, 1, None):
+        for function in (
+            lambda x, k: np.take(x, k, axis, mode=mode),
+            lambda x, k: np.take(x, k[0], axis, mode=mode),
+            lambda x, k: (np.take(x, k, axis, mode=mode), x * 2)[1],
+            lambda x, k: (np.take(x[:, 1:], k, axis, mode=mode), x * 2)[1],
+            lambda x, k: (x[:, k], x * 2)[1],
+        ):
+            found, wanted = (outcome(f, (x, k))[0] for f in (mlirfuse.jit(function), function))
+            assert found[0] is wanted[0] and (found[0] is IndexError or found[1:3] == wanted[1:3]), (found, wanted)
+
+
 def test_axes_are_any_sequence():
     check(lambda x: x.transpose(range(3)), SOLID)
     check(lambda x: x.transpose(range(2, -1, -1)), SOLID)
