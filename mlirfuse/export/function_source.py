@@ -58,7 +58,7 @@ class Function:
             raise UnsupportedError(f"{self.name} reads arrays from around it: for GPUs, make them arguments")
         refused = {
             "computes with complex numbers or float8": type(found) is not TracedSpecialization,
-            "indexes by the value of a number: make it an array, or a constant": bool(
+            "indexes by the value of a number, or checks it to fit: make it an array, or a constant": bool(
                 found.assumes.index_ranges or found.assumes.scalar_ranges
             ),
             "writes into an argument after indices were checked: return the new array": found.writes_late,

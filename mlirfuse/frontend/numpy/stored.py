@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from mlirfuse.frontend.numpy.operands import contains_traced, operand, trace_of, value_of, wrap
-from mlirfuse.frontend.numpy.promotion import dtype_of
+from mlirfuse.frontend.numpy.promotion import dtype_of, int_range
 from mlirfuse.frontend.numpy.source import at_users_line, fail
-from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
+from mlirfuse.frontend.numpy.traced_array import LeafScalar, TracedArray, TracedScalar
+from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.dtypes import DType
 
 ELEMENT, PART, SELECTED = 0, slice(None), [0]  # how a write addresses an array of one element
@@ -26,6 +27,8 @@ def stored(t, new: Any, dtype: DType, index: Any = PART, rank: int | None = None
         new = new.concrete()
     if isinstance(new, TracedScalar) and new._weak is complex and dtype.kind not in "cb":
         _refused(1j, dtype, index)
+    if index is not SELECTED and isinstance(new, LeafScalar) and new._weak is None:
+        new = _checked(t, new, dtype)
     zero_d = isinstance(new, np.ndarray) and not new.ndim
     if new.__class__ in (int, float, complex, bool) or isinstance(new, np.generic) or zero_d:
         return operand(t, _converted(new, dtype, index))
@@ -46,6 +49,20 @@ def stored(t, new: Any, dtype: DType, index: Any = PART, rank: int | None = None
         single = all(n == 1 for n in source._value.shape)
         _refused(np.ones((1 if single else 2,) * source.ndim), dtype, index)
     return source
+
+
+def _checked(t, new: LeafScalar, dtype: DType) -> Any:
+    """``new``, a NumPy number among the arguments that is written into elements of ``dtype``, which for signed
+    integers NumPy checks: where a guard of the trace does not tell that it fits, its value."""
+    own = new._value.dtype
+    if not (dtype.is_integer and dtype.is_signed) or own is dt.bool_:
+        return new
+    low, high = int_range(dtype)
+    if not own.is_integer or not low <= new.spec.value <= high:
+        return new.concrete()
+    if int_range(own)[0] < low or int_range(own)[1] > high:
+        t.scalar_ranges.setdefault(new.leaf, set()).add((low, high))
+    return new
 
 
 def _converted(new: Any, dtype: DType, index: Any) -> Any:

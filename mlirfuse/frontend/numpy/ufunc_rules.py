@@ -101,10 +101,15 @@ def _reciprocal(t, values, ins, outs):
     if dtype.is_float:
         return t.emit("reciprocal", x)
     one = t.builder.constant(1, dtype)
-    with np.errstate(all="ignore"):  # of 0, an int's is the result of casting infinity, a complex number's NaN
-        of_zero = complex(np.nan, np.nan) if dtype.kind == "c" else np.reciprocal(np.zeros(64, dtype.numpy))[0].item()
+    of_zero = complex(np.nan, np.nan) if dtype.kind == "c" else reciprocal_of_zero(dtype)
     inverse = t.emit("reciprocal", x) if dtype.kind == "c" else t.emit("trunc_div", one, x)
     return t.emit("where", t.emit("eq", x, t.builder.constant(0, dtype)), t.builder.constant(of_zero, dtype), inverse)
+
+
+def reciprocal_of_zero(dtype: dt.DType) -> int:
+    """NumPy's reciprocal of an integer 0: infinity, cast."""
+    with np.errstate(all="ignore"):
+        return np.reciprocal(np.zeros(64, dtype.numpy))[0].item()
 
 
 @formula(np.modf)

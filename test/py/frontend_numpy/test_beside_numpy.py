@@ -121,6 +121,20 @@ def test_results_lie_and_share_as_numpys(results, layout):
     check(Case(f"def f(a, z):\n    return {results},\n", make, ulps=4), calls=2)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (0, 2, 1, 3)])
+@pytest.mark.parametrize(
+    "results",
+    ["np.diagonal(a) * 2, np.tril(np.diagonal(a)), np.diagonal(a, -1)", "np.where(np.diagonal(a, 1, 1, 2) > 3, a[0, 0, 0, 0], 0)",
+     "np.diagonal(a, 0, 2, 3).copy('K'), np.diagonal(a)[::-1, :1] + 1, np.diagonal(a).ravel('K')",
+     "np.diagonal(np.diagonal(a)) * 2, np.diagonal(a * 2) + 1, np.diagonal(a).sum(1)"],
+)  # fmt: skip
+def test_what_is_computed_of_diagonals_lies_as_they_do(results, order):
+    def make():
+        return (np.arange(120.0).reshape(2, 3, 4, 5).transpose(order).copy().transpose(np.argsort(order)),)
+
+    check(Case(f"def f(a):\n    return {results},\n", make), calls=2)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 3, 2)])
 @pytest.mark.parametrize(
     "results",
@@ -238,6 +252,51 @@ def test_what_numpy_refuses_to_store(statement, kind):
     """Or stores in another type than the array's."""
     source = f"def f(a, n):\n    {statement}\n    return a\n"
     check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind), 5), strides=False, sharing=False))
+
+
+@pytest.mark.parametrize("kind", ["i1", "i4", "u1", "f4"])
+@pytest.mark.parametrize(
+    "statement", ["a[0] = v", "a[:] = v", "a[..., 1:] = v", "a.fill(v)", "a[a > 1] = v", "a[[0, 1]] = v"]
+)
+def test_numbers_of_numpy_are_stored_as_numpy_stores_them(statement, kind):
+    """Each value by the compiled function of those before it: one that does not fit is refused then, too."""
+    f = function_of(f"def f(a, v):\n    {statement}\n    return a\n")
+    compiled = mlirfuse.jit(f, fallback=False)
+    for given in ([3, 100, -4, 300, 2**40, 5], [2.5, -7.0, 300.0, np.nan, 1.0]):
+        for value in np.array(given):
+            a = np.arange(4).astype(kind)
+            try:
+                with np.errstate(all="ignore"):
+                    wanted = f(a.copy(), value)
+            except (OverflowError, ValueError) as error:
+                with pytest.raises(type(error)):
+                    compiled(a, value)
+            else:
+                np.testing.assert_array_equal(compiled(a, value), wanted)
+
+
+@pytest.mark.parametrize("value", ["2**64", "-2**64", "2**63", "300", "-1", "i - 2"])
+@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i8", "u8", "f4"])
+@pytest.mark.parametrize(
+    "used", ["r = a < {}, a == {}", "r = {} >= a[1], a[1] != {}", "r = a + {}", "np.copyto(a, {})"]
+)
+def test_ints_of_python_in_loops(used, kind, value):
+    """Comparisons are by value; else the int becomes the array's type."""
+    source = f"def f(a):\n    r = a\n    for i in range(2):\n        a[0] = a[1]\n        {used.replace('{}', value)}\n    return r\n"
+    check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind),), sharing=False))
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i4", "u4", "i8", "u8"])
+def test_reciprocals_of_integers_in_loops(kind):
+    source = """def f(a, n):
+    r, i = [], 0
+    while i < n:
+        a[0] = 0
+        r.append((np.reciprocal(i), np.reciprocal(a[i]), np.reciprocal(a[: i + 1])))
+        i += 1
+    return r
+"""
+    check(Case(source, lambda: (np.array([0, 1, 2, 255, 5]).astype(kind), 5), sharing=False))
 
 
 @pytest.mark.parametrize("value", [200, 300, -1, 2**31, 2**32, 2**63])

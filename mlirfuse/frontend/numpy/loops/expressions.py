@@ -34,10 +34,11 @@ from mlirfuse.frontend.numpy.loops.values import (
 from mlirfuse.frontend.numpy.promotion import loop_types
 from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
 from mlirfuse.frontend.numpy.syntax import dotted
+from mlirfuse.frontend.numpy.ufunc_rules import reciprocal_of_zero
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops
 from mlirfuse.lowering.elementwise import EMIT
-from mlirfuse.lowering.emitter import Val
+from mlirfuse.lowering.emitter import Emitter, Val
 
 _UFUNC_OF = {node: ufunc for node, (ufunc, _) in (BINARY | COMPARE | UNARY).items()}
 _MOST_SQUARED = 100  # from here on NumPy takes a complex power by logarithms
@@ -48,6 +49,11 @@ _OP_OF = {
     for serialized in row.numpy
     if isinstance(getattr(np, serialized, None), np.ufunc)
 } | {np.absolute: "abs", np.floor: "floor", np.ceil: "ceil", np.trunc: "trunc"}
+_COMPARISONS = {ufunc for ufunc, _ in COMPARE.values()}
+
+
+def _reciprocal_of_integer(e: Emitter, x: Val) -> Val:
+    return e.select(e.cmp("eq", x, 0), reciprocal_of_zero(x.dtype), EMIT["trunc_div"](e, e.const(1, x.dtype), x))
 
 
 class Expressions(PythonNumbers):
@@ -276,17 +282,32 @@ class Expressions(PythonNumbers):
             e.fail_if(e.cmp("lt", exponent.val, 0), ValueError("Integers to negative integer powers are not allowed."))
         if out is dt.bool_ and all(kind.is_integer and kind is not dt.u64 for kind in ins):
             ins = [dt.i64] * len(ins)  # comparisons are by value, whatever the types
+        if function in _COMPARISONS and ins == [dt.u64, dt.u64]:
+            operands = self._not_negative(operands)
         for operand, kind in zip(operands, ins):
             range_checks.fits(e, operand, kind)
         identity = function in (np.floor, np.ceil, np.trunc) and not ins[0].is_float
+        emit = _reciprocal_of_integer if function is np.reciprocal and ins[0].is_integer else EMIT[name]
 
         def compute(*elements: Val) -> Val:
             cast = [e.cast(x, kind) for x, kind in zip(elements, ins)]
             if ins[0].kind == "c" and name not in complex_numbers.OF_EMITTER:
                 return e.function(name, *cast)
-            return e.cast(cast[0] if identity else EMIT[name](e, *cast), out)
+            return e.cast(cast[0] if identity else emit(e, *cast), out)
 
         return self.mapped(out, compute, operands)
+
+    def _not_negative(self, operands: list) -> list:
+        """The operands of a comparison of uint64, which NumPy makes by value: a negative Python int and the other one
+        compare as 0 and 1."""
+        e = self.code
+        for k, v in enumerate(operands):
+            if isinstance(v, Number) and v.type == PY_INT and not (v.known is not None and v.known >= 0):
+                negative, other = e.cmp("lt", v.val, 0), operands[1 - k]
+                other = self.mapped(dt.u64, lambda x, n=negative: e.select(n, e.const(1, dt.u64), x), [other])
+                number = Number(e.select(negative, e.zero, v.val), PY_INT, v.bits)
+                return [number, other] if k == 0 else [other, number]
+        return operands
 
     def mapped(self, dtype: dt.DType, compute: Callable[..., Val], operands: list) -> Number | Lazy:
         """``compute(*elements)``, of this dtype: a number of numbers, else an array."""

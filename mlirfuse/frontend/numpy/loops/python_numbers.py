@@ -216,5 +216,10 @@ def _raised(function: Callable, *args: Any) -> Exception:
     raise AssertionError
 
 
-_FOLD = {node: function for node, (_, function) in BINARY.items()}
-_FOLD[ast.Pow] = lambda a, b: a**b if abs(b) < 64 else a ** float(b)
+def _power(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b >= 64:
+        raise OverflowError  # not computed, as it may have many digits
+    return a**b
+
+
+_FOLD = {node: function for node, (_, function) in BINARY.items()} | {ast.Pow: _power}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirfuse.frontend.numpy.loops import arrays
+from mlirfuse.frontend.numpy.loops import arrays, range_checks
 from mlirfuse.frontend.numpy.loops.alternatives import either
 from mlirfuse.frontend.numpy.loops.functions import FUNCTIONS, METHODS, axis_of, element_type, extents, known, rule
 from mlirfuse.frontend.numpy.loops.values import Array, Copied, Lazy, Number, NumberType, Static, Tuple, require
@@ -348,6 +348,7 @@ _COUNTS_ARE_INTS = type(np.count_nonzero(np.ones(1))) is int  # before NumPy 2.4
 @rule(np.copyto)
 def _copyto(c, dst, src):
     require(isinstance(dst, Array), "np.copyto into other than an array")
+    range_checks.fits(c.code, src, dst.dtype)
     c.write_back(dst, src)
 
 
