@@ -207,7 +207,8 @@ def _power(t, operands):
     if dtype.is_integer and exponent < 0:
         fail(ValueError, "Integers to negative integer powers are not allowed.")
     if exponent == -1 and dtype.is_inexact:
-        return wrap(t, t.emit("reciprocal", value_of(t, base, dtype)))
+        value = value_of(t, base, dtype)
+        return wrap(t, _inverse_power(t, value, value))
     exact = dtype.is_integer and 0 < exponent <= 64
     if dtype.kind == "c" and exponent in range(-99, 100) and exponent != 0:  # as NumPy does
         exact = True
@@ -216,5 +217,14 @@ def _power(t, operands):
     value = value_of(t, base, dtype)
     result = by_squaring(functools.partial(t.emit, "mul"), value, abs(int(exponent)))
     if exponent in range(-99, 0):
-        return wrap(t, t.emit("reciprocal", result))
+        return wrap(t, _inverse_power(t, value, result))
     return wrap(t, fresh(t, result) if result is value else result)
+
+
+def _inverse_power(t, base: Value, power: Value) -> Value:
+    """``1 / power``, a power of ``base``; NumPy's of a complex 0 is NaN."""
+    inverse = t.emit("reciprocal", power)
+    if base.dtype.kind != "c":
+        return inverse
+    zero, nan = (t.builder.constant(x, base.dtype) for x in (0, complex(np.nan, np.nan)))
+    return t.emit("where", t.emit("eq", base, zero), nan, inverse)

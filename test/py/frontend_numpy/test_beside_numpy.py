@@ -278,11 +278,13 @@ def test_numbers_of_numpy_are_stored_as_numpy_stores_them(statement, kind):
 @pytest.mark.parametrize("value", ["2**64", "-2**64", "2**63", "300", "-1", "i - 2"])
 @pytest.mark.parametrize("kind", ["?", "i1", "u1", "i8", "u8", "f4"])
 @pytest.mark.parametrize(
-    "used", ["r = a < {}, a == {}", "r = {} >= a[1], a[1] != {}", "r = a + {}", "np.copyto(a, {})"]
+    "used",
+    ["r = a < {}; s = a == {}", "r = {} >= a[1]; s = a[1] != {}", "r = a + {}; s = a", "np.copyto(a, {}); r = s = a"],
 )
 def test_ints_of_python_in_loops(used, kind, value):
     """Comparisons are by value; else the int becomes the array's type."""
-    source = f"def f(a):\n    r = a\n    for i in range(2):\n        a[0] = a[1]\n        {used.replace('{}', value)}\n    return r\n"
+    used = used.replace("{}", value)
+    source = f"def f(a):\n    for i in range(2):\n        a[0] = a[1]\n        {used}\n    return r, s, a\n"
     check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind),), sharing=False))
 
 
@@ -297,6 +299,23 @@ def test_reciprocals_of_integers_in_loops(kind):
     return r
 """
     check(Case(source, lambda: (np.array([0, 1, 2, 255, 5]).astype(kind), 5), sharing=False))
+
+
+@pytest.mark.parametrize("kind", ["c8", "c16"])
+@pytest.mark.parametrize(
+    "results", ["a ** -1, a ** -3", "np.power(a, -2), a ** 2", "a[i] ** n", "np.power(a[i], -n - 1), a[i] ** -2"]
+)
+def test_powers_of_a_complex_zero(results, kind):
+    """Negative ones are NaN, not infinite."""
+    source = f"""def f(a, n):
+    r = []
+    for i in range(len(a)):
+        a[0] = a[1]
+        r.append(({results},))
+    return r, a ** -n, a ** -4
+"""
+    for n in (-3, -1, 2):
+        check(Case(source, lambda: (np.array([1, 0, -0.0, 2j, 1 + 1j]).astype(kind), n), ulps=8, sharing=False))
 
 
 @pytest.mark.parametrize("value", [200, 300, -1, 2**31, 2**32, 2**63])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -135,6 +136,11 @@ class _EmittedOps(RealOps):
 
 def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:
     """``x ** exponent``."""
-    one = e.const(1, x.dtype)
-    result = by_squaring(e.mul, x, abs(exponent)) if exponent else one
-    return e.div(one, result) if exponent < 0 else result
+    result = by_squaring(e.mul, x, abs(exponent)) if exponent else e.const(1, x.dtype)
+    return inverse_power(e, x, result) if exponent < 0 else result
+
+
+def inverse_power(e: ComplexEmitter, x: Val, power: Val) -> Val:
+    """``1 / power``, a power of ``x``; NumPy's of 0 is NaN."""
+    nan = e.const(complex(math.nan, math.nan), x.dtype)
+    return e.select(e.cmp("eq", x, 0), nan, e.div(e.const(1, x.dtype), power))

@@ -343,7 +343,8 @@ class Expressions(PythonNumbers):
         if not isinstance(base, Number):
             return None
         found = self.power(base.val, e.abs(exponent.val), e.mul)
-        return number(e.select(e.cmp("lt", exponent.val, 0), e.div(e.const(1, dtype), found), found))
+        inverse = complex_numbers.inverse_power(e, base.val, found)
+        return number(e.select(e.cmp("lt", exponent.val, 0), inverse, found))
 
     def as_operand(self, found: Any) -> Any:
         require(isinstance(found, (Number, Array, Lazy)), "an operand that is neither an array nor a number")
