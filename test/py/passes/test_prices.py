@@ -120,6 +120,20 @@ def test_features():
     assert found.reread == 8 * n and found.repeated >= 2 * n and found.gathered == found.added == 0
 
 
+@pytest.mark.parametrize("axis, shifted", [(1, 2), (0, 0)])
+def test_elements_that_a_reduction_loads_one_by_one(axis, shifted):
+    """Of rows that are reduced, those moved along the row, and not those moved across, or without a reduction."""
+    graph = Graph("moved", Block([Value(dt.f32, (256, 512))]))
+    (x,), b = graph.args, Builder(graph.body)
+    moves = [b.op("roll", x, shift=n, axis=axis) for n in (1, 3)]
+    summand = b.op("mul", *moves)
+    graph.body.returns = [b.op("sum", summand, axes=(1,))]
+    elements = lambda v: math.prod(v.shape)  # noqa: E731
+    found = cost.of_kernel(graph.ops, graph.returns, Axes(graph.ops), {}, elements)
+    assert found.shifted == shifted * 256 * 512
+    assert not cost.of_kernel(graph.ops[:-1], [summand], Axes(graph.ops), {}, elements).shifted
+
+
 def test_a_faster_memory_stores_more():
     """What memory takes for a byte decides, not how fast the device is altogether."""
     slow, fast = (dataclasses.replace(costs.H200, byte=costs.H200.byte * factor) for factor in (16, 1 / 16))
