@@ -297,7 +297,8 @@ def _convert(owner: str, option: Option, value: str | None):
 
 
 def parse_options(item: type[Pass] | NamedPipeline, text: str | None) -> dict[str, Any]:
-    """Return option values by Python name. Raises :class:`PipelineError` for an unknown option, with similar names."""
+    """Return option values by Python name. Raises :class:`PipelineError` for an unknown option, with similar names, and
+    for one that is given twice."""
     known = {option.name: option for option in options(item)}
     out = {}
     for name, value in split_options(text or ""):
@@ -305,7 +306,10 @@ def parse_options(item: type[Pass] | NamedPipeline, text: str | None) -> dict[st
         if option is None:
             has = f"its options are {', '.join(known)}" if known else "it has no options"
             raise PipelineError(f"{item.name}: unknown option '{name}'{_near(_dashed(name), known)}; {has}")
-        out[option.name.replace("-", "_")] = _convert(item.name, option, value)
+        key = option.name.replace("-", "_")
+        if key in out:
+            raise PipelineError(f"{item.name}: option '{name}' is given twice")
+        out[key] = _convert(item.name, option, value)
     missing = [o.name for o in known.values() if o.default is ... and o.name.replace("-", "_") not in out]
     if missing:
         raise PipelineError(f"{item.name}: option '{missing[0]}' must be given")

@@ -321,6 +321,7 @@ def test_pipeline_errors():
         ("builtin.module(fusion-group{)", "brace is not closed"),
         ("canonicalise", "did you mean 'canonicalize'"),
         ("cse{x=1}", "unknown option"),
+        ("fusion-group{horizontal=true horizontal=false}", "fusion-group: option 'horizontal' is given twice"),
         ("fusion-group,,cse", "name of a pass is expected"),
     ):
         with pytest.raises(PipelineError, match=message.replace("(", r"\(")):
