@@ -105,6 +105,9 @@ class SymInt(NumberStandIn):
     def concrete(self) -> int:
         return self._trace.concretise(self.size)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.concrete() if hasattr(int, name) else 0, name)
+
     __int__ = __index__ = concrete  # Python also takes it in float(), complex() and bytes()
 
     def __bool__(self) -> bool:

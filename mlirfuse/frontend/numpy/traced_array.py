@@ -280,7 +280,9 @@ class TracedArray(StandIn):
         return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
     def __getattr__(self, name: str):
-        if not name.startswith("_") and hasattr(np.ndarray, name):
+        if self._weak is not None and hasattr(self._weak, name):
+            return getattr(self.known(), name)
+        if self._weak is None and not name.startswith("_") and hasattr(self._stands_for, name):
             if self._trace.session is not None:
                 return self._trace.session.attribute(self, name)
             fail(
@@ -401,12 +403,6 @@ class TracedScalar(NumberStandIn, TracedArray):
         return self.concrete().item() if isinstance(self.concrete(), np.generic) else self.concrete()
 
     tolist = item
-
-    def is_integer(self) -> bool:
-        return self.concrete().is_integer()
-
-    def bit_length(self) -> int:
-        return self.concrete().bit_length()
 
 
 numbers.Number.register(TracedScalar)

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import stand_in_programs
+from beside_numpy import function_of
 
 import mlirfuse
 from mlirfuse.frontend.numpy.rebuild import with_our_names
@@ -178,3 +179,39 @@ def test_numpys_functions_that_are_traced_as_its_code_are_those_of_its_views():
         result = mlirfuse.jit(program, fallback=False)(x)
         np.testing.assert_array_equal(result, program(x))
         assert np.may_share_memory(result, x) and result.strides == program(x).strides
+
+
+_ATTRIBUTES = [
+    "real", "imag", "conjugate()", "is_integer()", "as_integer_ratio()", "hex()", "numerator", "denominator",
+    "bit_length()", "bit_count()", "shape", "ndim", "dtype", "T", "size", "item()", "tolist()", "conj()",
+    "sum()", "astype(float)", "nbytes", "byteswap()", "flat", "of_no_number",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "number", ["x", "x + 1", "x * a.shape[0]", "a.shape[0]", "a.sum()", "float(a[0])", "int(a[1])"]
+)
+def test_attributes_of_numbers(number):
+    """Python's numbers have Python's attributes, with Python's types, and none of NumPy's."""
+    lines = [f"    try: found.append(x.{name})\n    except AttributeError: found.append(-1)\n" for name in _ATTRIBUTES]
+    ours = [
+        function_of(f"def f(a, x):\n    found, x = [], {number}\n{line}    return found, a + 1\n") for line in lines
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for f, name in zip(ours, _ATTRIBUTES, strict=True):
+            compiled, a = mlirfuse.jit(f), np.array([1.0, 3.0])
+            for x in (3, 2.5, True, 1 + 2j, -7, 2.0, np.float32(2)):
+                assert repr(compiled(a, x)) == repr(f(a, x)) or "object at" in repr(f(a, x)), (name, x)
+
+
+def test_parts_of_complex_arguments_share_a_specialization():
+    def f(a, x):
+        return a * x.real + x.imag, x.conjugate(), (x * x).imag
+
+    compiled, a = mlirfuse.jit(f, fallback=False), np.ones(3)
+    compiled(a, 1 + 2j)
+    before = mlirfuse.counters.specializations
+    for k in range(5):
+        assert repr(compiled(a, k - 2j)) == repr(f(a, k - 2j))
+    assert mlirfuse.counters.specializations == before

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import operator
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_
 from mlirfuse.frontend.numpy.operands import fresh
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import HANDLED
-from mlirfuse.frontend.numpy.source import fail, unsupported
+from mlirfuse.frontend.numpy.source import fail, is_internal, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray, TracedScalar
 from mlirfuse.frontend.numpy.ufuncs import call_ufunc
 
@@ -29,11 +32,42 @@ def _set_part(name: str):
     return write
 
 
-def _conjugate(self):
+def _conj(self):
     if isinstance(self, TracedScalar) and self._weak is complex:
-        t = self._trace
-        return TracedScalar(t, t.emit("conj", self.value), complex, lambda: self.concrete().conjugate())
+        return _part_of(self, "conj", complex, lambda x: x.conjugate())
     return call_ufunc(np.conjugate, (self,)) if self._value.dtype.kind == "c" else self
+
+
+def _conjugate(self):
+    return +self if self._weak in (bool, int, float) else _conj(self)
+
+
+def _part(name: str, of_arrays: Callable[[TracedArray], Any]):
+    def read(self):
+        if self._weak is complex:
+            return _part_of(self, name, float, operator.attrgetter(name))
+        if self._weak is None:
+            return of_arrays(self)
+        return +self if name == "real" else self._weak(0) + 0  # of bools ints
+
+    return property(read, _set_part(name))
+
+
+def _part_of(x: TracedScalar, name: str, kind: type, how: Callable[[Any], Any]) -> TracedScalar:
+    """An op of a Python complex number: ``how(x)``, of Python's type ``kind``."""
+    return TracedScalar(x._trace, x._trace.emit(name, x.value), kind, how, (x,))
+
+
+class _OfArrays:
+    """An attribute of arrays and of NumPy's numbers, which Python's numbers do not have for user code."""
+
+    def __init__(self, name: str, attribute: Any):
+        self.name, self.attribute = name, attribute
+
+    def __get__(self, x: Any, owner: type) -> Any:
+        if x is not None and x._weak is not None and not is_internal(sys._getframe(1).f_code.co_filename):
+            raise AttributeError(f"'{x._class_name}' object has no attribute '{self.name}'")
+        return self.attribute.__get__(x, owner)
 
 
 def _reshape(self, *shape, order="C", copy=None):
@@ -93,9 +127,9 @@ for _own in (_reshape, _transpose, _astype, _copy, _flatten, _sort, _view):
 for _name, _attribute in {
     "T": property(transpose),
     "mT": property(matrix_transpose),
-    "real": property(real, _set_part("real")),
-    "imag": property(imag, _set_part("imag")),
-    "conj": _conjugate,
+    "real": _part("real", real),
+    "imag": _part("imag", imag),
+    "conj": _conj,
     "conjugate": _conjugate,
     "fill": fill,
     "__getitem__": lambda self, key: or_called(getitem, operator.getitem, (self, key), {}),
@@ -104,3 +138,6 @@ for _name, _attribute in {
     "__deepcopy__": lambda self, memo: self.__copy__(),
 }.items():
     setattr(TracedArray, _name, _attribute)
+for _name, _attribute in vars(TracedArray).items():
+    if hasattr(np.ndarray, _name) and not _name.startswith("_") and not hasattr(complex, _name):
+        setattr(TracedScalar, _name, _OfArrays(_name, vars(TracedScalar).get(_name, _attribute)))
