@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,9 +105,9 @@ class Tree:
         return [prefix + path for path in created[0]]
 
 
-def flatten(nest) -> tuple[list, Tree]:
-    """The leaves of ``nest`` in order, and its structure. Anything but a container is a leaf, None included. Raises
-    TraceError for a container that contains itself."""
+def flatten(nest, kept: Collection[int] = ()) -> tuple[list, Tree]:
+    """The leaves of ``nest`` in order, and its structure. Anything but a container is a leaf, None included, and so are
+    the containers whose ids are ``kept``. Raises TraceError for a container that contains itself."""
     leaves: list = []
     nodes: list[Node] = []
     open_: list[tuple[Any, Node, Any]] = []  # the enclosing containers, with their remaining children
@@ -117,6 +117,10 @@ def flatten(nest) -> tuple[list, Tree]:
     while True:
         for x in rest:
             cls = x.__class__
+            if kept and id(x) in kept:
+                leaves.append(x)
+                nodes.append(_LEAF)
+                continue
             if cls is tuple or cls is list:
                 node = "tuple" if cls is tuple else "list", len(x), None
             elif cls is dict:

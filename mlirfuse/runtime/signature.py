@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -201,6 +203,32 @@ def same_value(a, b) -> bool:
     if isinstance(a, (float, complex, np.inexact)):
         return np.asarray(a).tobytes() == np.asarray(b).tobytes()
     try:
-        return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+        if isinstance(a, np.ndarray):
+            return bool(np.array_equal(a, b))
+        return bool(a == b) and _same_attributes(a, b)
     except Exception:  # the objects' own comparison may raise anything
         return False
+
+
+_ABSENT = object()
+_MUTABLE = (list, dict, set, bytearray, np.ndarray)
+
+
+def _same_attributes(a, b) -> bool:
+    """Whether equal objects of a user's class have the same attributes, those that ``==`` does not compare included:
+    equal constants, and the same arrays and containers, which may change."""
+    kind: Any = type(a)
+    if kind.__module__.partition(".")[0] in _LIBRARIES:
+        return True
+    names = {*getattr(a, "__dict__", ()), *getattr(b, "__dict__", ()), *_slots(kind)}
+    pairs = [(getattr(a, name, _ABSENT), getattr(b, name, _ABSENT)) for name in names]
+    return all(x is y or (not isinstance(x, _MUTABLE) and same_value(x, y)) for x, y in pairs)
+
+
+_LIBRARIES = {"numpy", "torch", "cupy", "ml_dtypes", *sys.stdlib_module_names} - {"__main__"}
+
+
+@functools.lru_cache(1024)
+def _slots(kind: Any) -> list[str]:
+    named = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    return [name for names in named for name in ([names] if isinstance(names, str) else names)]

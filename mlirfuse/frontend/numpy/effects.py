@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
-from mlirfuse.frontend.numpy.scope import namespace_of
+from mlirfuse.frontend.numpy.scope import namespace_of, slots_of, vars_of
 from mlirfuse.frontend.numpy.source import located
 from mlirfuse.runtime import numpy_private
 
@@ -149,10 +149,10 @@ class Snapshot:
             elif _is_ours(value):  # a compiled function, which may have the user's attributes
                 self.kept.append((name, value, _attributes(value)))
             elif namespace_of(value) is not None:
-                space = vars(value)
+                space, slots = vars_of(value), slots_of(value)
                 seen.add(id(space))
-                inside = [(f"{name}.{k}", v) for k, v in list(space.items())[:256]]
-                self.kept.append((name, space, dict(space)))
+                inside = [(f"{name}.{k}", v) for k, v in list((space | slots).items())[:256]]
+                self.kept += [(name, space, dict(space)), (name, _Slots(value), slots)]
             queue.extend((n, v, depth + 1) for n, v in inside)
 
     def restore(self) -> str | None:
@@ -199,7 +199,7 @@ def _restored(value, before) -> bool:
             return False
         value.clear()
         (value.update if isinstance(value, (dict, set)) else value.extend)(before)
-    elif isinstance(value, type) or _is_ours(value):
+    elif isinstance(value, (type, _Slots)) or _is_ours(value):
         now = _attributes(value)
         if now.keys() == before.keys() and _same(now, before):
             return False
@@ -228,8 +228,25 @@ def _is_ours(value) -> bool:
     return type(value).__module__.startswith("mlirfuse.") and hasattr(value, "__dict__")
 
 
+class _Slots:
+    """What a user's object has in slots, as attributes of this."""
+
+    owner: Any
+
+    def __init__(self, owner: Any):
+        self.__dict__["owner"] = owner
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self.owner, name, value)  # of frozen data classes, too
+
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self.owner, name)
+
+
 def _attributes(value) -> dict:
-    """The attributes set on a class or on one of our objects; for ours without private ones."""
+    """The attributes set on a class, in slots or on one of our objects; for ours without private ones."""
+    if isinstance(value, _Slots):
+        return slots_of(value.owner)
     prefix = "__" if isinstance(value, type) else "_"
     return {k: v for k, v in vars(value).items() if not k.startswith(prefix)}
 

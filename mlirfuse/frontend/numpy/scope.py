@@ -8,6 +8,7 @@ import functools
 import inspect
 import sys
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,24 @@ def namespace_of(value):
     if isinstance(value, (*PLAIN_TYPES, types.FunctionType, types.MethodType)):
         return None
     inside = getattr(value, "__dict__", None)
-    return inside if isinstance(inside, dict) else None
+    return inside if isinstance(inside, dict) else slots_of(value) if slot_names(value) else None
+
+
+def slot_names(value) -> tuple[str, ...]:
+    """The attributes that a user's object has in slots, set or not."""
+    kind: Any = type(value)
+    return _slot_names(kind)
+
+
+@functools.lru_cache(4096)
+def _slot_names(kind: type) -> tuple[str, ...]:
+    bases = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base) and namespace_of(base) is not None]
+    return tuple([k for held in bases for k, member in held.items() if isinstance(member, types.MemberDescriptorType)])
+
+
+def slots_of(value) -> dict[str, Any]:
+    """The attributes that a user's object has in slots, with their values; a new dict."""
+    return {k: getattr(value, k) for k in slot_names(value) if hasattr(value, k)}
 
 
 def _file_of(module: types.ModuleType | None) -> str:
@@ -44,9 +62,22 @@ def _file_of(module: types.ModuleType | None) -> str:
     return getattr(module, "__file__", None) or ("<frozen" if imported else "")
 
 
+def vars_of(value) -> dict[str, Any]:
+    """An object's ``__dict__``; an empty one where it has none."""
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) else {}
+
+
+def has_attributes(value) -> bool:
+    """Whether an object has attributes of its own, in a ``__dict__`` or in slots of a user's class."""
+    return isinstance(getattr(value, "__dict__", None), dict) or bool(slot_names(value))
+
+
 def attribute_of(value, name: str) -> tuple:
     """The location for :func:`read_scope` of a user object's attribute, and its value; (None, None) for attributes that
     need code to run, such as properties."""
+    if name in slot_names(value):
+        return (value, getattr(value, name)) if hasattr(value, name) else (None, None)
     inside = {} if isinstance(value, type) else namespace_of(value)
     if name in inside:
         return inside, inside[name]
@@ -63,7 +94,7 @@ def attribute_of(value, name: str) -> tuple:
 def data_of(value) -> list[tuple]:
     """The data attributes (not methods, properties …) of an object or class: its own, then its classes'."""
     kind = value if isinstance(value, type) else type(value)
-    own = {} if kind is value else vars(value)
+    own = {} if kind is value else slots_of(value) | vars_of(value)
     names = _class_data(kind, sum(len(vars(base)) for base in kind.__mro__))
     return [*own.items(), *((name, getattr(kind, name)) for name in names if name not in own)]
 
@@ -102,11 +133,20 @@ def words_of(code) -> set[str]:
     return out
 
 
+def _names_of(code: types.CodeType) -> dict[str, None]:
+    """The names that a function's code reads, the functions within it included (lambdas, generators …), in order."""
+    out = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            out |= _names_of(constant)
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """An array from outside the function. ``paths``: the access paths through which the function may have read it, each
-    ``(root, ((how, key), …))`` with how "attr", "item" or "cell"; empty for an array computed during tracing, which is
-    kept itself."""
+    """An array, or another object, from outside the function. ``paths``: the access paths through which the function
+    may have read it, each ``(root, ((how, key), …))`` with how "attr", "item" or "cell"; empty for an array computed
+    during tracing, which is kept itself."""
 
     array: Any
     paths: tuple = ()
@@ -116,9 +156,9 @@ class Captured:
         must then be traced again."""
         if not self.paths:
             return self.array
-        found = _follow(self.paths[0])
+        found = follow(*self.paths[0])
         for path in self.paths[1:]:
-            if _follow(path) is not found:
+            if follow(*path) is not found:
                 raise LookupError("the access paths of a captured array lead to different arrays now")
         return found
 
@@ -128,8 +168,8 @@ class Captured:
         return self.array is array or (bool(ways) and ways == own)
 
 
-def _follow(path):
-    at, steps = path
+def follow(at: Any, steps: tuple) -> Any:
+    """The object that an access path leads to from ``at``. Raises LookupError or AttributeError."""
     for how, key in steps:
         at = at.cell_contents if how == "cell" else getattr(at, key) if how == "attr" else at[key]
     return at
@@ -151,19 +191,33 @@ def frame_roots() -> list:
     return out
 
 
-def access_paths(array, roots) -> tuple[str | None, tuple]:
-    """A name for a captured array, and its access paths from the roots."""
-    seen: set[int] = set()
-    queue, first = collections.deque(roots), None
+def access_paths(x, roots) -> tuple[str | None, tuple]:
+    """A name for an object from outside the function, and its access paths from the roots."""
+    first = None
     found: dict[Any, Any] = {}
-    budget = 2000
-    while queue and budget and len(found) < 8:
-        budget -= 1
-        name, root, steps, value = queue.popleft()
-        if value is array:
+    for name, root, steps, value in _reachable(roots):
+        if value is x:
             found[id(root), steps] = (root, steps)
             first = first or name
-            continue
+            if len(found) == 8:
+                break
+    return first, tuple(found.values())
+
+
+def containers_of(roots) -> set[int]:
+    """The ids of the lists and dicts from outside the function."""
+    return {id(value) for *_, value in _reachable(roots) if type(value) in (list, dict)}
+
+
+def _reachable(roots) -> Iterator[tuple[str, Any, tuple, Any]]:
+    """The objects that the roots lead to, as (name, root, steps, value), the nearest first; up to 2000."""
+    seen: set[int] = set()
+    queue = collections.deque(roots)
+    for _ in range(2000):
+        if not queue:
+            return
+        name, root, steps, value = queue.popleft()
+        yield name, root, steps, value
         plain = isinstance(value, (*PLAIN_TYPES, StandIn)) and not (
             isinstance(value, type) and namespace_of(value) is not None
         )
@@ -174,9 +228,8 @@ def access_paths(array, roots) -> tuple[str | None, tuple]:
             queue.extend((f"{name}[{k!r}]", root, (*steps, ("item", k)), v) for k, v in list(value.items())[:256])
         elif isinstance(value, (list, tuple)):
             queue.extend((f"{name}[{k}]", root, (*steps, ("item", k)), v) for k, v in enumerate(value[:256]))
-        elif isinstance(value, type) or isinstance(getattr(value, "__dict__", None), dict):
+        elif isinstance(value, type) or has_attributes(value):
             queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in data_of(value)[:256])
-    return first, tuple(found.values())
 
 
 def spec_of(array):
@@ -220,7 +273,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
         cells = [(name, cell, content_of(cell)) for name, cell in zip(code.co_freevars, function.__closure__ or ())]
         out += [(name, cell, (("cell", None),), value) for name, cell, value in cells if value is not UNSET]
         scope = function.__globals__
-        out += [(name, scope, (("item", name),), scope[name]) for name in code.co_names if name in scope]
+        out += [(name, scope, (("item", name),), scope[name]) for name in _names_of(code) if name in scope]
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
         names = words_of(code)
@@ -231,8 +284,8 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
                 inside = vars(value)
                 out += [(f"{name}.{k}", inside, (("item", k),), inside[k]) for k in names if k in inside]
                 queue += [inside[k] for k in names if isinstance(inside.get(k), types.FunctionType)]
-            elif not isinstance(value, PLAIN_TYPES) and isinstance(getattr(value, "__dict__", None), dict):
-                if isinstance(value.__dict__.get("__wrapped__"), types.FunctionType):  # another compiled function
+            elif not isinstance(value, PLAIN_TYPES) and has_attributes(value):
+                if isinstance(vars_of(value).get("__wrapped__"), types.FunctionType):  # another compiled function
                     queue.append(value.__wrapped__)
                 queue += _methods(value, type(value), names | _special_names(type(value)))
             elif isinstance(value, type) and namespace_of(value) is not None:
@@ -345,8 +398,10 @@ def read_scope(namespace, key):
     try:
         if key is len:
             return len(namespace)
-        if type(namespace) is dict or type(namespace) is list:
-            return namespace[key]
+        if isinstance(namespace, dict):  # without what a subclass computes (defaultdict)
+            return dict.__getitem__(namespace, key)
+        if isinstance(namespace, list):
+            return list.__getitem__(namespace, key)
         return namespace.cell_contents if type(namespace) is types.CellType else getattr(namespace, key)
     except (LookupError, AttributeError, ValueError):
         return read_scope

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlirfuse.core.errors import warn
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.scope import Captured
+from mlirfuse.frontend.numpy.scope import Captured, follow
 from mlirfuse.frontend.numpy.views import At, viewed
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
@@ -29,7 +29,8 @@ class Out:
 
     ``kind`` "result": the graph's result ``index``; "argument": the caller's own object at leaf ``index``, between
     graph breaks the object in this slot; "size": the size ``value``, an int; "constant": the object ``value``;
-    "outside": the current object of the :class:`Captured` ``value``; "repeated": the same object as the leaf ``index``.
+    "outside": the current object of the :class:`Captured` ``value``; "attribute": where the access path ``value`` leads
+    from the caller's object at leaf ``index``; "repeated": the same object as the leaf ``index``.
     ``path``: the steps of a view of a result or an argument. ``scalar``: np.generic, int, float, bool or complex where
     NumPy would return such a number instead of an array. ``read_only``: NumPy makes the result read-only.
     """
@@ -50,7 +51,7 @@ class Out:
     def leaves(self) -> set[int]:
         """The call's leaves that this output depends on."""
         positions = {step.index for step in self.path if isinstance(step, At)}
-        return positions | {self.index} if self.kind == "argument" else positions
+        return positions | {self.index} if self.kind in ("argument", "attribute") else positions
 
     def shown(self, found: Any, leaf: Callable[[int], Any], sizes: dict[str, int]) -> Any:
         """What the caller gets of the result or argument ``found``; ``leaf`` returns a leaf of the call."""
@@ -66,6 +67,8 @@ class Out:
     def reader(self, place: dict[int, int], sizes: dict[str, int]) -> int | Callable[[list], Any]:
         """How to read this leaf from a call's results: an index, or a function of them. ``place``: the indices of the
         caller's own objects among them."""
+        if self.kind == "attribute":
+            return lambda results: follow(results[place[self.index]], self.value)
         if self.kind not in ("result", "argument"):
             return lambda results: self.created(sizes)
         at = self.index if self.kind == "result" else place[self.index]

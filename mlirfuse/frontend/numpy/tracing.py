@@ -14,6 +14,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from mlirfuse.frontend.numpy.scope import (
     PLAIN_TYPES,
     Captured,
     access_paths,
+    containers_of,
     namespace_of,
     roots_of,
     scope_of,
@@ -69,7 +71,7 @@ def trace(
     given = stand_ins_for(t, fn, leaves, tree, aliases)
     position = {leaf: k for k, leaf in enumerate(given.leaves)}
     args, kwargs = tree.unflatten(given.stand_ins)
-    out_leaves, out_tree = trees.flatten(run(fn, t, args, kwargs))
+    out_leaves, out_tree = flatten_result(t, run(fn, t, args, kwargs), returns_copies)
     out_tree = concrete_keys(out_tree)
     results = _Results(t, given, returns_copies)
     outs = results.of(out_leaves)
@@ -104,13 +106,13 @@ def graph_name(fn) -> str:
 
 @dataclass
 class Arguments:
-    """A call's stand-ins: ``stand_ins`` by leaf, ``leaves`` of the block's arguments, ``arrays`` by leaf; ``objects``:
-    arguments whose attributes the function may read."""
+    """A call's stand-ins: ``stand_ins`` by leaf, ``leaves`` of the block's arguments, ``arrays`` by leaf; ``objects``
+    by leaf: arguments whose attributes the function may read."""
 
     stand_ins: list
     leaves: list[int]
     arrays: dict[int, TracedArray]
-    objects: list
+    objects: dict[int, Any]
 
 
 def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int] | None = None) -> Arguments:
@@ -144,13 +146,13 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
         stand_ins.append(arrays[leaf])
         if spec.scalar:
             buffer.writable = False
-    statics = [spec.value for spec in leaves if isinstance(spec, Static)]
-    objects = [
-        value
-        for value in statics
+    statics = {leaf: spec.value for leaf, spec in enumerate(leaves) if isinstance(spec, Static)}
+    objects = {
+        leaf: value
+        for leaf, value in statics.items()
         if not isinstance(value, PLAIN_TYPES) or (isinstance(value, type) and namespace_of(value) is not None)
-    ]
-    t.roots, t.words = roots_of(fn, objects)
+    }
+    t.roots, t.words = roots_of(fn, list(objects.values()))
     t.leaf_of = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
     return Arguments(stand_ins, arg_leaves, arrays, objects)
 
@@ -195,16 +197,36 @@ def run(fn, t: Trace, args, kwargs):
 _RETURNED_TYPES = (*CONSTANT_TYPES, type(Ellipsis), type, slice, range, frozenset, enum.Enum, types.ModuleType)
 
 
-def constant_of(t: Trace, x, objects) -> Out:
-    """An untraced leaf of the result: an object from outside is read at each call, an array that the function created
-    is created anew. Raises :class:`SideEffect` for other objects that the function created."""
-    if isinstance(x, _RETURNED_TYPES) or any(x is value for value in objects):
+def flatten_result(t: Trace, result: Any, copies: bool = False) -> tuple[list, trees.Tree]:
+    """The leaves and the structure of a function's result. Lists and dicts from outside are leaves, as the caller gets
+    them themselves, unless ``copies``."""
+    nested = type(result) in (list, dict) or (isinstance(result, tuple) and any(type(x) in _CONTAINERS for x in result))
+    return trees.flatten(result, containers_of(t.roots) if nested and not copies else ())
+
+
+_CONTAINERS = (list, dict, tuple)
+
+
+def constant_of(t: Trace, x, objects: dict[int, Any]) -> Out:
+    """An untraced leaf of the result: an argument's object (``objects``, by leaf) is the caller's, an object from
+    outside is read at each call, an array that the function created is created anew. Raises :class:`SideEffect` for
+    other objects that the function created."""
+    if isinstance(x, _RETURNED_TYPES):
         return Out("constant", value=x)
-    if any(value is x for _, _, _, value in t.roots) and not isinstance(x, np.ndarray):
+    for leaf, value in objects.items():
+        if value is x:
+            return Out("argument", leaf)
+    container = type(x) in (list, dict)
+    if any(value is x for _, _, _, value in t.roots) and not isinstance(x, np.ndarray) and not container:
         return Out("constant", value=x)
     _, paths = access_paths(x, t.roots)
     if paths:
-        return Out("outside", value=Captured(x, paths))
+        of_arguments = [(leaf, steps) for root, steps in paths for leaf, value in objects.items() if root is value]
+        if not of_arguments or isinstance(x, np.ndarray):
+            return Out("outside", value=Captured(x, paths))
+        if len(of_arguments) == len(paths) == 1:
+            return Out("attribute", of_arguments[0][0], of_arguments[0][1])
+        raise SideEffect(f"the function returns a {type(x).__name__} that arguments share with others")
     if type(x) is np.ndarray:
         return Out("constant", value=x)
     if isinstance(x, types.CoroutineType):

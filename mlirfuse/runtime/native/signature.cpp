@@ -169,7 +169,16 @@ int same_value(PyObject* a, PyObject* b) {
     return 1;
   }
   if (!hashable(a)) return 0;
-  return PyObject_RichCompareBool(a, b, Py_EQ);
+  const int same = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (same != 1 || !PyType_HasFeature(Py_TYPE(a), Py_TPFLAGS_HEAPTYPE)) return same;
+  // Objects of a user's class: `==` may ignore attributes.
+  static PyObject* compare = import_name("mlirfuse.runtime.signature", "same_value").release();
+  if (!compare) {  // without the compiler
+    PyErr_Clear();
+    return same;
+  }
+  Ref answer(PyObject_CallFunctionObjArgs(compare, a, b, nullptr));
+  return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
 bool Signature::build(const Leaves& leaves, const SignatureOptions& options) {

@@ -336,3 +336,18 @@ def test_memory_order_of_extrema_products_and_rounding(order):
 def test_reciprocal_of_zero():
     x = np.array([0, -0.0, 1 + 1j, complex(0, np.inf)], np.complex64)
     np.testing.assert_array_equal(mlirfuse.jit(lambda x: np.reciprocal(x))(x), np.reciprocal(x))
+
+
+@pytest.mark.parametrize("f", [
+    lambda z: np.nansum(z, dtype="f4"), lambda z: z.astype(float) + 1, lambda z: np.cumsum(z, dtype=float),
+    lambda z: np.mean(z, dtype=float),
+])  # fmt: skip
+def test_discarded_imaginary_parts_give_no_warning(f):
+    z = np.array([1 + 2j, 3j, -2.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = mlirfuse.jit(f)(z)
+    with pytest.warns(np.exceptions.ComplexWarning):
+        wanted = f(z)
+    np.testing.assert_array_equal(found, wanted)
+    assert found.dtype == wanted.dtype

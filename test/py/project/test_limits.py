@@ -29,6 +29,13 @@ SHOWN = {
     "Arguments that fall back": ["test_foreign_arguments.py::test_they_run_by_numpy"],
     "A list, tuple or dict": ["test_large_graphs.py::test_what_contains_itself_is_an_error"],
     "On a GPU, arguments on two": ["test_foreign_arguments.py::test_they_run_by_numpy"],
+    "A list or dict among the arguments that is": [
+        "test_outside_objects.py::test_lists_and_dicts_among_the_arguments_are_returned_as_new_ones",
+        "test_outside_objects.py::test_containers_from_outside_are_returned_themselves",
+    ],
+    "A write into an array that an object": [
+        "test_outside_objects.py::test_a_write_of_what_an_array_holds_already_is_not_seen"
+    ],
     "A value's text": [
         "test_stand_ins.py::test_generated_programs",
         "test_stand_ins.py::test_code_that_is_not_the_users_has_no_hooks",
@@ -49,7 +56,10 @@ SHOWN = {
     "On a GPU, indices are clamped": ["test_indices.py::test_a_gpu_is_not_asked_by_default"],
     "Results on a GPU are row-major": ["test_beside_numpy.py::test_order_of_memory_and_sharing"],
     "A copy onto memory": ["test_beside_numpy.py::test_onto_every_other_element_as_if_copied"],
-    "Kernels give none": ["test_beside_numpy.py::test_errstate_takes_effect"],
+    "Kernels give none": [
+        "test_beside_numpy.py::test_errstate_takes_effect",
+        "test_complex.py::test_discarded_imaginary_parts_give_no_warning",
+    ],
     "Matrix products": ["test_explain.py::test_library_ops_and_views", "test_ops_numeric.py::test_library"],
     "Complex numbers are": ["test_clip_of_complex_numbers_is_not_compiled"],
     "bfloat16 promotes": ["test_bfloat16_promotes_as_float16"],

@@ -20,7 +20,7 @@ from mlirfuse.frontend.numpy.source import located, location
 from mlirfuse.frontend.numpy.stand_in import SymInt
 from mlirfuse.frontend.numpy.traced import Out
 from mlirfuse.frontend.numpy.traced_array import Buffer, TracedArray
-from mlirfuse.frontend.numpy.tracing import apply_equalities, laid_out, number_type
+from mlirfuse.frontend.numpy.tracing import apply_equalities, flatten_result, laid_out, number_type
 from mlirfuse.frontend.numpy.views import At, Permute, at_indices, read_along
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
@@ -322,7 +322,7 @@ class Session:
 
     def end(self, result: Any, constant: Callable[[Any], Any]) -> Any:
         """Ends the trace: the function has returned ``result``."""
-        leaves, tree = trees.flatten(result)
+        leaves, tree = flatten_result(self.t, result)
         tree = concrete_keys(tree)
         self._ended = True
         self.cut()
@@ -333,14 +333,17 @@ class Session:
                 serialized.append(Out("repeated", first[id(x)]))
                 continue
             leaf = self._serialized(x)
-            if leaf.kind == "constant" and constant(leaf.value).kind != "constant":
-                self.abort("it returns an object from its scope")
+            if leaf.kind == "constant":
+                leaf = constant(leaf.value)
+                container = leaf.kind == "outside" and not isinstance(leaf.value.array, np.ndarray)
+                if not (leaf.kind in ("constant", "argument") or container):
+                    self.abort("it returns an object from its scope")
             serialized.append(leaf)
         return self._step(steps.Return, tree, lambda: steps.Return(tree, serialized)).result(self.state)
 
     def attribute(self, x: TracedArray, name: str) -> Any:
         """An array method or attribute that stand-ins lack."""
-        if not callable(getattr(np.ndarray, name)):
+        if not callable(getattr(np.ndarray, name, None)):
             self.abort(f"it uses x.{name}")
         return lambda *args, **kwargs: self.call(of_arrays(name), (x, *args), kwargs, pure(of_arrays(name)))
 

@@ -1,0 +1,246 @@
+"""Objects from outside a function: what it reads of them is that of the call, and what it returns of them is the
+caller's own object."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import mlirfuse
+
+FACTOR, LIST, TABLE, NESTED, TUPLE = 2.0, [1, 2], {"a": 1, "b": [1]}, [[1], np.ones(3)], (1, [2])
+
+
+class Outside:
+    items: ClassVar = [1.0]
+
+    def __init__(self):
+        self.own, self.array = [2.0], np.ones(3)
+
+
+OUTSIDE = Outside()
+
+
+@pytest.mark.parametrize("f", [
+    lambda a: a * (lambda: FACTOR)(),
+    lambda a: a * sum(FACTOR * x for x in (1, 2)),
+    lambda a: [a * FACTOR * x for x in (1, 2)],
+    lambda a: (lambda b: (lambda c: c * FACTOR)(b))(a),
+    lambda a: a * {x: FACTOR * x for x in (1, 2)}[1] if a.sum() > 0 else a,
+])  # fmt: skip
+def test_globals_in_functions_within(f, monkeypatch):
+    compiled, a = mlirfuse.jit(f), np.ones(3)
+    for factor in (2.0, 3.0, 2.0, 4.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        for _ in range(2):
+            np.testing.assert_array_equal(compiled(a), f(a))
+
+
+@pytest.mark.parametrize("f", [
+    lambda a: (a + 1, LIST),
+    lambda a: TABLE,
+    lambda a: {"x": a * 2, "y": [TABLE, TABLE["b"], NESTED[0]]},
+    lambda a: (a + 1, NESTED, TUPLE[1]),
+    lambda a, default=LIST: (a + 1, default),
+    lambda a: (a + 1, OUTSIDE.own, Outside.items),
+    lambda a: (a + 1, (lambda: LIST)()),
+    lambda a: (a + 1 if a.sum() > 0 else a, LIST),
+])  # fmt: skip
+def test_containers_from_outside_are_returned_themselves(f):
+    compiled, a = mlirfuse.jit(f), np.ones(3)
+    wanted = _ids(f(a))
+    assert wanted
+    for _ in range(3):
+        assert _ids(compiled(a)) == wanted
+
+
+def test_dicts_of_classes_of_their_own():
+    table, names = collections.defaultdict(float, a=2.0), Names([2.0])
+    compiled, a = mlirfuse.jit(lambda a: a * table["a"] + names[0]), np.ones(3)
+    for k in (2.0, 3.0, 4.0):
+        table["a"] = table[(1, 2)] = names[0] = k
+        before = mlirfuse.counters.specializations
+        for _ in range(3):
+            assert compiled(a).tolist() == [2 * k] * 3
+        assert mlirfuse.counters.specializations == before + 1
+
+
+class Names(list):
+    pass
+
+
+def test_containers_that_change_or_are_others_later(monkeypatch):
+    compiled, a = mlirfuse.jit(lambda a: (a + 1, LIST)), np.ones(3)
+    compiled(a)
+    for _ in range(2):
+        monkeypatch.setitem(globals(), "LIST", [3])
+        assert compiled(a)[1] is LIST
+        LIST.append(4)
+        assert compiled(a)[1] is LIST
+
+
+def _ids(result: Any) -> list[int]:
+    """The ids of the containers from outside in a result."""
+    known = {id(x) for x in (LIST, TABLE, TABLE["b"], NESTED, NESTED[0], TUPLE[1], OUTSIDE.own, Outside.items)}
+    if id(result) in known or not isinstance(result, (tuple, list, dict)):
+        return [id(result)] * (id(result) in known)
+    return [i for x in (result.values() if isinstance(result, dict) else result) for i in _ids(x)]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    n: int
+    k: float = field(compare=False, repr=False, default=0)
+    items: Any = field(compare=False, repr=False, default=None)
+
+
+@dataclass
+class Mutable:
+    n: int
+    k: float = field(compare=False, repr=False, default=0)
+    items: Any = field(compare=False, repr=False, default=None)
+
+
+class ByName:
+    __slots__ = ("items", "k", "n")
+
+    def __init__(self, n, k, items):
+        self.n, self.k, self.items = n, k, items
+
+    def __eq__(self, other):
+        return isinstance(other, ByName) and self.n == other.n
+
+    def __hash__(self):
+        return hash(self.n)
+
+    def __repr__(self):
+        return f"ByName({self.n})"
+
+
+@pytest.mark.parametrize("kind", [Frozen, Mutable, ByName])
+@pytest.mark.parametrize("f", [
+    lambda a, p: a * p.k,
+    lambda a, p: (a + p.k, p),
+    lambda a, p: (a + 1, p, p.items, [p.k]),
+    lambda a, p: a * p.items[0],
+    lambda a, p: (a + 1 if a.sum() > 0 else a, p),
+])  # fmt: skip
+@pytest.mark.parametrize("items", [lambda k: [k], lambda k: None if k == 0 else (k,), lambda k: np.ones(3) * k])
+def test_equal_objects_with_other_attributes(f, kind, items):
+    """``==`` may ignore attributes that the function reads; what it returns is this call's object."""
+    compiled, a = mlirfuse.jit(f), np.ones(3)
+    for k in (1.0, 2.0, 3.0, 1.0, -0.0, 0.0):
+        p = kind(1, k, items(k))
+        for _ in range(2):
+            try:
+                wanted = f(a, p)
+            except TypeError:  # of None
+                with pytest.raises(TypeError):
+                    compiled(a, p)
+                continue
+            found = compiled(a, p)
+            assert repr(found) == repr(wanted)
+            if isinstance(wanted, tuple):
+                assert found[1] is p
+                assert len(wanted) < 3 or found[2] is p.items or isinstance(p.items, tuple)  # a tuple is made anew
+
+
+def test_lists_and_dicts_among_the_arguments_are_returned_as_new_ones():
+    """Their arrays are the caller's own."""
+    compiled, given = mlirfuse.jit(lambda a, table: (a + 1, table)), {"x": np.ones(3), "y": [1]}
+    found = compiled(np.ones(3), given)[1]
+    assert repr(found) == repr(given) and found["x"] is given["x"]
+    assert found is not given and found["y"] is not given["y"]
+
+
+def test_a_write_of_what_an_array_holds_already_is_not_seen():
+    def f(a, p):
+        p.array[0] = 7
+        return a + p.array
+
+    compiled, a, p = mlirfuse.jit(f), np.ones(3), Outside()
+    p.array[0] = 7
+    compiled(a, p)
+    p.array[0] = 3
+    assert compiled(a, p)[0] == 4
+    other = Outside()
+    assert mlirfuse.jit(f)(a, other)[0] == 8 and other.array[0] == 7
+
+
+def test_arrays_of_equal_objects_are_written_in_place():
+    def f(a, p):
+        p.items[0] = a[1]
+        return a + 1, p.items
+
+    compiled, a = mlirfuse.jit(f), np.arange(3.0)
+    for _ in range(3):
+        p = Frozen(1, 2.0, np.zeros(3))
+        found = compiled(a, p)[1]
+        assert found is p.items and p.items.tolist() == [1, 0, 0]
+
+
+def test_equal_constants_share_a_specialization():
+    @dataclass(frozen=True)
+    class Config:
+        n: int
+        inner: Frozen
+        sizes: tuple = (1, 2)
+
+    compiled, a = mlirfuse.jit(lambda a, c: a * c.n + c.inner.k + sum(c.sizes)), np.ones(3)
+    compiled(a, Config(2, Frozen(1, 2.0)))
+    before = mlirfuse.counters.specializations
+    for _ in range(3):
+        np.testing.assert_array_equal(compiled(a, Config(2, Frozen(1, 2.0))), a * 2 + 5)
+    assert mlirfuse.counters.specializations == before
+
+
+class Slotted:
+    __slots__ = ("array", "items", "k", "new")
+
+    def __init__(self, k):
+        self.k, self.items, self.array = k, [k], np.full(3, k)
+
+    def scaled(self, a):
+        return a * self.k * FACTOR
+
+    def counted(self, a):
+        self.k += 1
+        self.new = a.sum()
+        return a * self.k
+
+
+class Mixed(Slotted):
+    def __init__(self, k):
+        super().__init__(k)
+        self.other = [k]
+
+
+SLOTTED = Slotted(1.0)
+
+
+@pytest.mark.parametrize("kind", [Slotted, Mixed])
+@pytest.mark.parametrize("f", [
+    lambda a, p: (a * p.k, p.items, p.array),
+    lambda a, p: a * p.items[0] + p.array,
+    lambda a, p: a + p.scaled(a),
+    lambda a, p: a * SLOTTED.items[0] + SLOTTED.array * SLOTTED.k,
+    lambda a, p: p.counted(a),
+    lambda a, p: (p.items.append(1.0), a * len(p.items)),
+    lambda a, p: (np.add(p.array, 1, out=p.array).sum(), a + p.array),
+])  # fmt: skip
+def test_objects_with_slots(f, kind, monkeypatch):
+    compiled, a, ours, pythons = mlirfuse.jit(f), np.ones(3), kind(1.0), kind(1.0)
+    for k in (1.0, 2.0, 3.0):
+        monkeypatch.setitem(globals(), "FACTOR", k)
+        for p in (ours, pythons, SLOTTED):
+            p.k, p.items[0], p.array = k, k, np.full(3, k)
+        for _ in range(2):
+            found, wanted = compiled(a, ours), f(a, pythons)
+            assert repr(found) == repr(wanted)
+            of_ours, of_pythons = ([getattr(p, name, None) for name in Slotted.__slots__] for p in (ours, pythons))
+            assert repr(of_ours) == repr(of_pythons)
+            assert not (isinstance(found, tuple) and len(found) == 3) or found[1] is ours.items
