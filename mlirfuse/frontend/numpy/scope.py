@@ -276,6 +276,8 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
         out += [(name, scope, (("item", name),), scope[name]) for name in _names_of(code) if name in scope]
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
+        for name, value in (function.__kwdefaults__ or {}).items():
+            out.append((name, function, (("attr", "__kwdefaults__"), ("item", name)), value))
         names = words_of(code)
         for name, _, _, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
@@ -373,6 +375,8 @@ def scope_of(t: Trace, returned: set[int]) -> list:
             meet(None, None, value, 0)
         elif len(steps) == 1 and steps[0][0] != "attr":
             meet(root, steps[0][1], value, 0)
+        else:
+            meet(None, None, value, 0)
     while queue and len(out) < 1024:
         value, depth = queue.popleft()
         if isinstance(value, dict):

@@ -58,6 +58,17 @@ def test_containers_from_outside_are_returned_themselves(f):
         assert _ids(compiled(a)) == wanted
 
 
+def test_defaults_that_change():
+    def f(a, held=[2.0], *, given=OUTSIDE, more={"k": 2.0}):  # noqa: B006
+        return a * held[0] + given.own[0] * more["k"]
+
+    compiled, a = mlirfuse.jit(f), np.ones(3)
+    for k in (2.0, 3.0, 2.0):
+        f.__defaults__[0][0] = OUTSIDE.own[0] = f.__kwdefaults__["more"]["k"] = k
+        for _ in range(2):
+            assert compiled(a).tolist() == f(a).tolist() == [k + k * k] * 3
+
+
 def test_dicts_of_classes_of_their_own():
     table, names = collections.defaultdict(float, a=2.0), Names([2.0])
     compiled, a = mlirfuse.jit(lambda a: a * table["a"] + names[0]), np.ones(3)
