@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -26,6 +27,7 @@ SHOWN = {
     "Traces of more than 2,000": ["test_slow_compilations.py::test_past_the_bound_a_function_runs_op_by_op"],
     "A function that takes longer": ["test_slow_compilations.py::test_past_the_bound_a_function_runs_op_by_op"],
     "Effects are seen": ["test_effects.py::test_with_the_fallback_off_effects_are_errors_and_do_not_happen"],
+    "What a function reads through": ["test_what_is_read_past_names_stays"],
     "Arguments that fall back": ["test_foreign_arguments.py::test_they_run_by_numpy"],
     "A list, tuple or dict": ["test_large_graphs.py::test_what_contains_itself_is_an_error"],
     "On a GPU, arguments on two": ["test_foreign_arguments.py::test_they_run_by_numpy"],
@@ -146,6 +148,22 @@ def test_an_int_that_is_read_from_an_array_is_64_bit():
     assert mlirfuse.jit(of_element)(x, 3) == 3 << 40
     assert mlirfuse.jit(of_element)(x, most) != of_element(x, most) == 1 << 80
     assert mlirfuse.jit(of_argument)(x * 0.0, most).tolist() == [2.0**80]
+
+
+FACTORS = {"number": 2.0}
+scaled = functools.partial(lambda factors, x: x * factors[0], [2.0])
+
+
+def test_what_is_read_past_names_stays(monkeypatch):
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    by_globals = mlirfuse.jit(lambda x: x * globals()["FACTOR"])
+    by_partial, by_name = mlirfuse.jit(lambda x: scaled(x)), mlirfuse.jit(lambda x: x * FACTORS["number"])
+    x = np.ones(3)
+    assert [f(x)[0] for f in (by_globals, by_partial, by_name)] == [2.0, 2.0, 2.0]
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    scaled.args[0][0] = 3.0
+    monkeypatch.setitem(FACTORS, "number", 3.0)
+    assert [f(x)[0] for f in (by_globals, by_partial, by_name)] == [2.0, 2.0, 3.0]
 
 
 def test_scikit_learn_falls_back():
