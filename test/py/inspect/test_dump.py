@@ -160,7 +160,7 @@ def test_guards_are_pythons_conditions_on_numbers(capfd):
     compiled = mlirfuse.jit(lambda x, n: x * 2 if n > 3 or 1 / (n * n + 1) == 0.5 else x / -n, fallback=False)
     text = dumped(capfd, "guards", lambda: compiled(np.ones(4), 2))
     assert (
-        "  not (n > 3)\n  (abs(n) - 2147483648) < 0\n  ((n * n) + 1) != 0\n  not ((1 / ((n * n) + 1)) == 0.5)\n" in text
+        "  not (n > 3)\n  (abs(n) - 67108864) < 0\n  ((n * n) + 1) != 0\n  not ((1 / ((n * n) + 1)) == 0.5)\n" in text
     )
 
 
