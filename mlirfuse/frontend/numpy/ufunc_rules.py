@@ -138,7 +138,8 @@ def _heaviside(x, h):
 @formula(np.spacing)
 def _spacing(x):
     far = x.dtype.type(math.inf)  # float16: toward infinity; others: away from 0
-    return np.nextafter(x, far if x.dtype == np.float16 else np.where(x < 0, -far, far)) - x
+    toward = np.where(np.isinf(x), x, far) if x.dtype == np.float16 else np.where(x < 0, -far, far)
+    return np.nextafter(x, toward) - x
 
 
 def _comparison(name):

@@ -62,6 +62,13 @@ def test_memory_order_of_what_converts_a_broadcast_array(result):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_spacing_of_extremes(dtype):
+    largest, least = np.finfo(dtype).max, np.finfo(dtype).tiny
+    given = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 1, -2.5, largest, -largest, least, -least], dtype)
+    check(Case("def f(x):\n    return np.spacing(x),\n", lambda: (given,)))
+
+
 @pytest.mark.parametrize("shape", [(33, 1), (1, 1), (4, 3)])
 @pytest.mark.parametrize(
     "results",
