@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -230,5 +231,11 @@ _LIBRARIES = {"numpy", "torch", "cupy", "ml_dtypes", *sys.stdlib_module_names} -
 
 @functools.lru_cache(1024)
 def _slots(kind: Any) -> list[str]:
-    named = [vars(base).get("__slots__", ()) for base in kind.__mro__]
-    return [name for names in named for name in ([names] if isinstance(names, str) else names)]
+    return [name for base in kind.__mro__ for name in own_slots(base)]
+
+
+def own_slots(kind: type) -> list[str]:
+    """The attributes of ``__slots__`` in the body of a class, private ones by the names they have in memory."""
+    inside = vars(kind)
+    members = inside.items() if "__slots__" in inside else ()
+    return [name for name, member in members if isinstance(member, types.MemberDescriptorType)]

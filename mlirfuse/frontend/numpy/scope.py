@@ -18,7 +18,7 @@ from mlirfuse.core.errors import UnsupportedError
 from mlirfuse.frontend.numpy.source import OURS, at_users_line, is_internal, user_frame
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.runtime import arrays
-from mlirfuse.runtime.signature import same_value
+from mlirfuse.runtime.signature import own_slots, same_value
 
 if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.trace_state import Trace
@@ -47,8 +47,7 @@ def slot_names(value) -> tuple[str, ...]:
 
 @functools.lru_cache(4096)
 def _slot_names(kind: type) -> tuple[str, ...]:
-    bases = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base) and namespace_of(base) is not None]
-    return tuple([k for held in bases for k, member in held.items() if isinstance(member, types.MemberDescriptorType)])
+    return tuple([name for base in kind.__mro__ if namespace_of(base) is not None for name in own_slots(base)])
 
 
 def slots_of(value) -> dict[str, Any]:

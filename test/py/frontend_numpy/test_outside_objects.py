@@ -255,3 +255,24 @@ def test_objects_with_slots(f, kind, monkeypatch):
             of_ours, of_pythons = ([getattr(p, name, None) for name in Slotted.__slots__] for p in (ours, pythons))
             assert repr(of_ours) == repr(of_pythons)
             assert not (isinstance(found, tuple) and len(found) == 3) or found[1] is ours.items
+
+
+class Private:
+    __slots__ = ("__k", "n")
+
+    def __init__(self, n, k):
+        self.n, self.__k = n, k
+
+    def __eq__(self, other):
+        return isinstance(other, Private) and self.n == other.n
+
+    def __hash__(self):
+        return hash(self.n)
+
+    def scaled(self, x):
+        return x * self.__k
+
+
+def test_private_slots_of_equal_objects():
+    f, x = mlirfuse.jit(lambda x, p: p.scaled(x)), np.ones(3)
+    assert [f(x, Private(1, k))[0] for k in (2.0, 3.0, 2.0)] == [2.0, 3.0, 2.0]
