@@ -211,7 +211,7 @@ def _along(
 def _shifts(op: Op, source: Value, along: Axis | None, axes: Axes) -> bool:
     """Whether ``op`` reads its operand at other indices along the dimension that ``along`` is of ``source``. Operands
     of a concatenation lie there as they are, and gathers have their own price."""
-    if not op.row.indexed or op.row.kind == "index" or op.name == "concatenate":
+    if not (op.operands and op.row.indexed) or op.row.kind == "index" or op.name == "concatenate":
         return False
     given, made = axes.dims(op.operands[0]), axes.dims(op.result)
     dims = [k for k, dim in enumerate(axes.dims(source)) if along in dim]

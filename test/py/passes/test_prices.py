@@ -134,6 +134,15 @@ def test_elements_that_a_reduction_loads_one_by_one(axis, shifted):
     assert not cost.of_kernel(graph.ops[:-1], [summand], Axes(graph.ops), {}, elements).shifted
 
 
+def test_positions_in_rows_that_are_reduced_are_not_loaded():
+    graph = Graph("positions", Block([Value(dt.f32, (256, 512))]))
+    (x,), b = graph.args, Builder(graph.body)
+    places = b.op("iota", dtype=dt.f32, shape=x.shape, axis=1)
+    graph.body.returns = [b.op("sum", b.op("mul", x, places), axes=(1,))]
+    found = cost.of_kernel(graph.ops, graph.returns, Axes(graph.ops), {}, lambda v: math.prod(v.shape))
+    assert (found.shifted, found.moved, found.reduced) == (0, 4 * 256 * 513, 256 * 512)
+
+
 def test_a_faster_memory_stores_more():
     """What memory takes for a byte decides, not how fast the device is altogether."""
     slow, fast = (dataclasses.replace(costs.H200, byte=costs.H200.byte * factor) for factor in (16, 1 / 16))
