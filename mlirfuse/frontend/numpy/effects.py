@@ -9,7 +9,6 @@ are detected and undone afterwards by :class:`Snapshot`.
 from __future__ import annotations
 
 import collections
-import dis
 import functools
 import io
 import logging
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mlirfuse.core.errors import TraceError
+from mlirfuse.frontend.numpy import bytecode
 from mlirfuse.frontend.numpy.scope import namespace_of, slots_of, vars_of
 from mlirfuse.frontend.numpy.source import located
 from mlirfuse.runtime import numpy_private
@@ -46,12 +46,6 @@ ACTING_BUILTINS = {"print", "open", "input", "breakpoint"}
 _ACTING_NUMPY = {
     "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap",
     "seterr", "seterrcall", "setbufsize", "set_printoptions",
-}  # fmt: skip
-# Names of functions, methods and arguments that write into an array; this includes np.sort and np.partition, which do
-# not.
-WRITING = {
-    "at", "byteswap", "copyto", "fill", "fill_diagonal", "itemset", "out", "partition", "place", "put",
-    "put_along_axis", "putmask", "resize", "setfield", "setflags", "setitem", "shuffle", "sort",
 }  # fmt: skip
 
 
@@ -116,7 +110,7 @@ class Snapshot:
         self.kept: list[tuple[str, Any, Any]] = []
         # What import hooks count or cache, imports of the compiler's own modules change too.
         seen = set(map(id, sys.meta_path))
-        writes = any(map(_writes, codes))
+        writes = any(map(bytecode.writes, codes))
         queue = collections.deque((name, value, 0) for name, value in values)
         while queue and len(self.kept) < 1024:
             name, value, depth = queue.popleft()
@@ -164,20 +158,6 @@ class Snapshot:
         return changed
 
 
-def _writes(code: types.CodeType) -> bool:
-    """Whether code, nested functions included, stores into elements or updates in place; calls may do so too."""
-    steps = code.co_code
-    stores = {dis.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR") if name in dis.opmap}
-    in_place = dis.opmap["BINARY_OP"]
-    if not stores.isdisjoint(steps[::2]) or not WRITING.isdisjoint(code.co_names):
-        return True
-    if any(step == in_place and steps[2 * k + 1] >= 13 for k, step in enumerate(steps[::2])):
-        return True
-    return any(
-        _writes(c) if isinstance(c, types.CodeType) else isinstance(c, tuple) and "out" in c for c in code.co_consts
-    )
-
-
 def _state(generator) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     """The functions that return and set a generator's state."""
     if isinstance(generator, random.Random):
@@ -191,8 +171,10 @@ def _state(generator) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 def _restored(value, before) -> bool:
     """Restores ``value`` to ``before``; whether it had changed."""
     if isinstance(value, np.ndarray):
-        if value.tobytes() == before.tobytes():
+        if value.shape == before.shape and value.tobytes() == before.tobytes():
             return False
+        if value.shape != before.shape:
+            value.shape = before.shape
         value[...] = before
     elif isinstance(value, (dict, list, set, bytearray, collections.deque)):
         if _holds(value, before):

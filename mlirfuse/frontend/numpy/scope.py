@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
+from mlirfuse.frontend.numpy.bytecode import ASK, READ_ALL, names_of, read_openly, words_of
 from mlirfuse.frontend.numpy.source import OURS, at_users_line, is_internal, user_frame
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.runtime import arrays
@@ -121,26 +122,6 @@ def content_of(cell: types.CellType) -> Any:
         return UNSET
 
 
-def words_of(code) -> set[str]:
-    """The names and strings in a function's code, nested functions included."""
-    out = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            out.add(constant)
-        elif isinstance(constant, types.CodeType):
-            out |= words_of(constant)
-    return out
-
-
-def _names_of(code: types.CodeType) -> dict[str, None]:
-    """The names that a function's code reads, the functions within it included (lambdas, generators …), in order."""
-    out = dict.fromkeys(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            out |= _names_of(constant)
-    return out
-
-
 @dataclass(frozen=True, eq=False)
 class Captured:
     """An array, or another object, from outside the function. ``paths``: the access paths through which the function
@@ -237,13 +218,12 @@ def spec_of(array):
         return arrays.describe(array)
 
 
-def roots_of(fn, objects=()) -> tuple[list, set[str]]:
-    """The scope that ``fn`` and the user's functions it can call read: (name, root, steps, value); and the names in
-    their code. ``objects``: arguments other than arrays and numbers, whose attributes they read."""
+def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
+    """The scope that ``fn`` and the user's functions it can call read: (name, root, steps, value); and their code.
+    ``objects``: arguments other than arrays and numbers, whose attributes they read."""
     out: list[tuple[str, Any, tuple, Any]] = []
     selves: set[int] = set()  # ids of objects of ``out`` that methods have
     seen: set[types.CodeType] = set()
-    words: set[str] = set()
     queue = [fn, *(value for value in objects if callable(value))]
 
     def has_self(value: Any) -> None:
@@ -267,12 +247,11 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
         if code in seen or is_internal(code.co_filename):
             continue
         seen.add(code)
-        words |= words_of(code)
         first = len(out)
         cells = [(name, cell, content_of(cell)) for name, cell in zip(code.co_freevars, function.__closure__ or ())]
         out += [(name, cell, (("cell", None),), value) for name, cell, value in cells if value is not UNSET]
         scope = function.__globals__
-        out += [(name, scope, (("item", name),), scope[name]) for name in _names_of(code) if name in scope]
+        out += [(name, scope, (("item", name),), scope[name]) for name in names_of(code) if name in scope]
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
         for name, value in (function.__kwdefaults__ or {}).items():
@@ -291,7 +270,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[str]]:
                 queue += _methods(value, type(value), names | _special_names(type(value)))
             elif isinstance(value, type) and namespace_of(value) is not None:
                 queue += _methods(value, value, names | _special_names(value))
-    return out, words
+    return out, seen
 
 
 _FUNCTIONS = (types.FunctionType, classmethod, staticmethod)
@@ -350,50 +329,64 @@ def scope_of(t: Trace, returned: set[int]) -> list:
     """What the function reads from its scope and may change between calls: (namespace, key, value) for numbers, strings
     and functions, and for the containers and objects that lead to them; :class:`Elements` for arrays that are not the
     graph's arguments and not just ``returned`` (their ids); and arrays from which others were computed during tracing.
-    A key is an attribute's name, an item's key or, for a length, ``len``."""
+    A key is an attribute's name, an item's key or, for a length, ``len``; the value of an attribute that is not there
+    is :func:`read_scope`."""
     kinds = _SCALARS + ((np.ndarray,) if any(not paths for _, _, paths in t.captured.values()) else ())
     arguments = {id(array) for array, _, paths in t.captured.values() if paths} | returned
+    words: set[str] = set().union(*map(words_of, t.codes))
+    opened: set[str] = set().union(*map(read_openly, t.codes))
     out: dict[tuple, tuple] = {}
-    seen: set[int] = set()
+    seen: set[tuple[int, bool]] = set()
     queue: collections.deque = collections.deque()
 
-    def meet(namespace, key, value, depth):
+    def meet(namespace, key, value, depth, everything):
+        """``everything``: of a container or object, any item may be read."""
         if isinstance(value, types.FunctionType) and value.__dict__:
-            meet(None, None, value.__dict__, depth)
+            meet(None, None, value.__dict__, depth, False)
         container = isinstance(value, (dict, list, tuple)) or namespace_of(value) is not None
         if isinstance(value, np.ndarray) and id(value) not in arguments and value.nbytes <= _MOST_BYTES:
             value = Elements(value)
         if namespace is not None and (isinstance(value, (*kinds, Elements)) or container):
             out[id(namespace), key] = (namespace, key, value)
-        if container and depth < 4 and id(value) not in seen:
-            seen.add(id(value))
-            queue.append((value, depth + 1))
+        if container and depth < 4 and (id(value), everything) not in seen:
+            seen.add((id(value), everything))
+            queue.append((value, depth + 1, everything))
 
-    for _, root, steps, value in t.roots:
-        if not steps:
-            meet(None, None, value, 0)
-        elif len(steps) == 1 and steps[0][0] != "attr":
-            meet(root, steps[0][1], value, 0)
+    for name, root, steps, value in t.roots:
+        if len(steps) == 1 and steps[0][0] != "attr":
+            meet(root, steps[0][1], value, 0, (steps[0][1] or name) in opened)
         else:
-            meet(None, None, value, 0)
+            meet(None, None, value, 0, True)
     while queue and len(out) < 1024:
-        value, depth = queue.popleft()
+        value, depth, everything = queue.popleft()
         if isinstance(value, dict):
             out[id(value), len] = (value, len, len(value))
             for k, v in list(value.items())[:256]:
-                if not isinstance(k, str) or k in t.words or t.words & {"items", "values"}:
-                    meet(value, k, v, depth)
+                if everything or not isinstance(k, str) or k in words:
+                    meet(value, k, v, depth, everything or k in opened)
         elif isinstance(value, (list, tuple)):
             if isinstance(value, list):
                 out[id(value), len] = (value, len, len(value))
             for k, v in enumerate(value[:256]):
-                meet(None if isinstance(value, tuple) else value, k, v, depth)
+                meet(None if isinstance(value, tuple) else value, k, v, depth, True)
         else:
-            for k in t.words:
-                namespace, found = attribute_of(value, k)
-                if namespace is not None:
-                    meet(namespace, k, found, depth)
+            for namespace, k, found in _attributes_read(value, words, opened):
+                meet(namespace, k, found, depth, k in opened)
     return list(out.values())
+
+
+def _attributes_read(value, words: set[str], opened: set[str]) -> Iterator[tuple]:
+    """The attributes of an object or class that code with these words may read, as (namespace, name, value); the number
+    of all where the code may ask for one that is not there."""
+    inside = {} if isinstance(value, type) else vars_of(value)
+    if words & ASK:
+        yield inside, len, len(inside)
+        yield from ((value, k, read_scope) for k in slot_names(value) if k in words and not hasattr(value, k))
+    every = words & READ_ALL or "getattr" in opened
+    for k in {*words, *inside, *slot_names(value)} if every else words:
+        namespace, found = attribute_of(value, k)
+        if namespace is not None:
+            yield namespace, k, found
 
 
 def read_scope(namespace, key):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -96,7 +97,7 @@ class Trace:
         self.leaf_objects: list = []  # the call's own arguments
         self.leaf_of: dict[int, int] = {}  # a stand-in's id to its argument's leaf
         self.compares = False  # the function asks whether two arguments are one object
-        self.words: set[str] = set()  # the names and strings in the traced code
+        self.codes: set[types.CodeType] = set()  # the traced code
         self._counts = {"s": 0, "t": 0}
 
     def assumptions(self) -> dict[str, Any]:

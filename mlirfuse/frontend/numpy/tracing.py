@@ -152,7 +152,7 @@ def stand_ins_for(t: Trace, fn, leaves, tree: trees.Tree, aliases: dict[int, int
         for leaf, value in statics.items()
         if not isinstance(value, PLAIN_TYPES) or (isinstance(value, type) and namespace_of(value) is not None)
     }
-    t.roots, t.words = roots_of(fn, list(objects.values()))
+    t.roots, t.codes = roots_of(fn, list(objects.values()))
     t.leaf_of = {id(stand_in): leaf for leaf, stand_in in enumerate(stand_ins) if isinstance(stand_in, TracedArray)}
     return Arguments(stand_ins, arg_leaves, arrays, objects)
 
@@ -161,9 +161,7 @@ def run(fn, t: Trace, args, kwargs):
     """The result of ``fn`` on the stand-ins. Raises :class:`SideEffect`, with all changes undone, where ``fn`` has
     effects that must happen at every call."""
     given, shape = trees.flatten((args, kwargs))
-    functions_read = [value for _, _, _, value in t.roots if isinstance(value, types.FunctionType)]
-    codes = [f.__code__ for f in (getattr(fn, "__func__", fn), *functions_read) if isinstance(f, types.FunctionType)]
-    before = Snapshot([(name, value) for name, _, _, value in t.roots], codes)
+    before = Snapshot([(name, value) for name, _, _, value in t.roots], t.codes)
     failure, problem, result = None, None, None
     outer, refusals.last = refusals.last, None
     try:

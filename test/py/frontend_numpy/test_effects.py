@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import importlib
 import linecache
+import operator
 import random
 import sys
 import threading
@@ -155,6 +156,52 @@ def test_writes_happen_at_every_call(fn):
             np.testing.assert_allclose(compiled(X + k), expected[k])
             assert state() == states[k]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize("write", [
+    lambda: counter.__iadd__(1),
+    lambda: counter.__isub__(1),
+    lambda: np.ndarray.__imul__(counter, 2),
+    lambda: operator.iadd(counter, 1),
+    lambda: operator.setitem(counter, 0, counter[0] + 1),
+    lambda: counter.__setitem__(0, counter[0] + 1),
+    lambda: np.add(counter, 1, counter),
+    lambda: np.negative(counter, counter),
+    lambda: np.cumsum(counter + 1, 0, None, counter),
+    lambda: (counter + 1).cumsum(0, None, counter),
+    lambda: np.clip(counter + 1, 0, 9, counter),
+    lambda: np.take(counter + 1, [0, 0], 0, counter),
+    lambda: np.round(counter + 1, 0, counter),
+])  # fmt: skip
+def test_writes_into_an_array_by_a_methods_name_or_by_position(write):
+    def fn(x):
+        write()
+        return x + counter.sum()
+
+    def run(f):
+        counter[:] = 1
+        return [(f(X), counter.copy()) for _ in range(3)]
+
+    expected = run(fn)
+    with pytest.warns(UserWarning, match="every call"):
+        found = run(mlirfuse.jit(fn, fallback=True))
+    for pair, other in zip(found, expected, strict=True):
+        for a, b in zip(pair, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_an_array_gets_another_shape_at_every_call():
+    def fn(x):
+        array.shape = (2, 3)
+        return x + array
+
+    array = np.ones(6)
+    compiled = mlirfuse.jit(fn, fallback=True)
+    with pytest.warns(UserWarning, match="every call"):
+        for _ in range(3):
+            array.shape = (6,)
+            np.testing.assert_array_equal(compiled(X), X + 1)
+            assert array.shape == (2, 3)
 
 
 CLASSES = """

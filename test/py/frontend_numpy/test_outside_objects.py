@@ -4,6 +4,7 @@ caller's own object."""
 from __future__ import annotations
 
 import collections
+import operator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -276,3 +277,75 @@ class Private:
 def test_private_slots_of_equal_objects():
     f, x = mlirfuse.jit(lambda x, p: p.scaled(x)), np.ones(3)
     assert [f(x, Private(1, k))[0] for k in (2.0, 3.0, 2.0)] == [2.0, 3.0, 2.0]
+
+
+class Attributes:
+    kept = 1.0
+
+
+HOLDER, ITEMS = Attributes(), {}
+
+
+def asks_for_an_error(x, name):
+    try:
+        return x * HOLDER.k1
+    except AttributeError:
+        return x
+
+
+def goes_through_names(x, name):
+    for key in dir(HOLDER):
+        if key.startswith("k"):
+            x = x * getattr(HOLDER, key)
+    return x
+
+
+def goes_through_keys(x, name):
+    for key in ITEMS:
+        x = x * ITEMS[key]
+    return x
+
+
+def renames(x, name):
+    items = ITEMS
+    return x * items[name] if name in items else x
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, name: x * 2 if hasattr(HOLDER, "k1") else x,
+    lambda x, name: x * 2 if "k1" in HOLDER.__dict__ else x,
+    lambda x, name: x * len(vars(HOLDER)),
+    lambda x, name: x * getattr(HOLDER, "k1", 3),
+    lambda x, name: x * getattr(HOLDER, name, 3),
+    lambda x, name: x * getattr(HOLDER, f"k{1}", 3),
+    lambda x, name: x * HOLDER.__dict__.get(name, 3),
+    lambda x, name: x * sum(HOLDER.__dict__.values()),
+    lambda x, name: x * sum(value for key, value in vars(HOLDER).items()),
+    lambda x, name: x * (operator.attrgetter(name)(HOLDER) if hasattr(HOLDER, name) else 1),
+    lambda x, name: x * ITEMS.get(name, 3),
+    lambda x, name: x * ITEMS.get("k" + name[1:], 3),
+    lambda x, name: x * sum(ITEMS.values()),
+    lambda x, name: x * ({**ITEMS, "a": 1} | ITEMS).get(name, 2),
+    lambda x, name: [x * ITEMS[key] for key in sorted(ITEMS)],
+    lambda x, name: x * (ITEMS[f"k{1}"] if "k1" in ITEMS else 1),
+    asks_for_an_error, goes_through_names, goes_through_keys, renames,
+])  # fmt: skip
+def test_what_is_read_by_computed_names_or_is_not_there_at_first(f):
+    compiled, x = mlirfuse.jit(f), np.ones(3)
+    for values in ({}, {"k1": 2.0}, {"k1": 3.0}, {"k1": 3.0, "k2": 4.0}, {"k2": 5.0}):
+        for held in (HOLDER.__dict__, ITEMS):
+            held.clear()
+            held.update(values)
+        for _ in range(2):
+            np.testing.assert_array_equal(compiled(x, "k1"), f(x, "k1"))
+
+
+def test_items_that_are_not_read_may_change():
+    settings = {"rate": 2.0, "step": 0}
+    f, x = mlirfuse.jit(lambda x: x * settings["rate"] + settings.get("shift", 1)), np.ones(3)
+    f(x)
+    made = mlirfuse.counters.specializations
+    for step in range(1, 4):
+        settings["step"] = step
+        np.testing.assert_array_equal(f(x), np.full(3, 3.0))
+    assert mlirfuse.counters.specializations == made

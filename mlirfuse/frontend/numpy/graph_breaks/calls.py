@@ -10,7 +10,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
-from mlirfuse.frontend.numpy.effects import WRITING
+from mlirfuse.frontend.numpy.bytecode import WRITING
 from mlirfuse.frontend.numpy.source import refusals
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.frontend.numpy.trace_state import current

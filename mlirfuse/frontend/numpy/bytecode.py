@@ -1,0 +1,175 @@
+"""What the code of a function may read and write, by its bytecode, the functions within it included."""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Iterator
+
+import numpy as np
+
+# Names of functions, methods and arguments that write into an array; this includes np.sort and np.partition, which do
+# not.
+WRITING = {
+    "at", "byteswap", "copyto", "fill", "fill_diagonal", "itemset", "out", "partition", "place", "put",
+    "put_along_axis", "putmask", "resize", "setfield", "setflags", "setitem", "shuffle", "sort",
+}  # fmt: skip
+_UPDATES = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor", "or"}
+_BY_NAME = WRITING | {"__setitem__"} | {f"__i{name}__" for name in _UPDATES} | {f"i{name}" for name in _UPDATES}
+_STORES = {"STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"}
+_OF_ARRAYS = {"real", "imag", "flat", "shape", "strides", "dtype"}  # attributes that can be assigned
+
+
+def within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code, and that of the functions within it (lambdas, generators …)."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from within(constant)
+
+
+def words_of(code: types.CodeType) -> set[str]:
+    """The names and strings in a function's code."""
+    strings = (constant for inner in within(code) for constant in inner.co_consts if isinstance(constant, str))
+    return {*names_of(code), *strings}
+
+
+def names_of(code: types.CodeType) -> dict[str, None]:
+    """The names of globals and attributes in a function's code, in order."""
+    return dict.fromkeys(name for inner in within(code) for name in inner.co_names)
+
+
+@functools.lru_cache(1024)
+def writes(code: types.CodeType) -> bool:
+    """Whether code stores into elements or attributes of an array or updates in place; calls may do so too."""
+    return any(map(_writes, within(code)))
+
+
+def _writes(code: types.CodeType) -> bool:
+    texts = {text for constant in code.co_consts for text in (constant if isinstance(constant, tuple) else [constant])}
+    if not _BY_NAME.isdisjoint({*code.co_names, *(text for text in texts if isinstance(text, str))}):
+        return True
+    steps = _steps(code)
+    for step in steps:
+        if step.opname in _STORES or (step.opname == "STORE_ATTR" and step.argval in _OF_ARRAYS):
+            return True
+        if step.opname == "BINARY_OP" and step.argrepr.endswith("="):
+            return True
+    loads: dict[tuple, list[int]] = collections.defaultdict(list)  # by where their expressions begin
+    for k, step in enumerate(steps):
+        if step.opname in _CALLABLES:
+            loads[_place(step)[0]].append(k)
+        elif step.opname in ("CALL", "CALL_KW") and _gives_out(code, steps, k, loads[_place(step)[0]]):
+            return True
+    return False
+
+
+def _gives_out(code: types.CodeType, steps: list[dis.Instruction], at: int, loads: list[int]) -> bool:
+    """Whether a call of NumPy's function or method has so many arguments by position that ``out`` is one of them.
+    ``loads``: the steps that begin where the call does, its callable among them."""
+    call, before = steps[at], steps[at - 1]
+    loads = [k for k in loads if _place(steps[k])[1] < _place(call)[1]]
+    if not loads:
+        return False
+    keywords = code.co_consts[before.arg or 0] if before.opname == "KW_NAMES" or call.opname == "CALL_KW" else ()
+    of = max(loads, key=lambda k: _place(steps[k])[1])  # of a.b.c in a.b.c(), the load of c
+    method = steps[of].opname in ("LOAD_ATTR", "LOAD_METHOD") and steps[of - 1].argval not in ("np", "numpy")
+    return (call.arg or 0) - len(keywords) >= _arguments_with_out(steps[of].argval, method)
+
+
+_CALLABLES = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD"}
+
+
+def _place(step: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where the expression of a step begins and ends in the source, as lines and columns."""
+    at = step.positions
+    if at is None:
+        return (0, 0), (0, 0)
+    return (at.lineno or 0, at.col_offset or 0), (at.end_lineno or 0, at.end_col_offset or 0)
+
+
+@functools.lru_cache(4096)
+def _arguments_with_out(name: str, method: bool) -> int:
+    """The least number of arguments by position with which NumPy's function, or method, of this name writes."""
+    found = getattr(np, name, None)
+    if name == "nan_to_num":
+        return 2  # its copy
+    if isinstance(found, np.ufunc):
+        return found.nin + 1
+    try:
+        parameters = list(inspect.signature(found).parameters.values()) if inspect.isroutine(found) else []
+    except ValueError:  # of C code
+        return _NEVER
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
+    if "out" not in names:
+        return _NEVER
+    return names.index("out") + 1 - (method and hasattr(np.ndarray, name))
+
+
+_NEVER = 1 << 30
+_SKIPPED = {"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
+
+
+def _steps(code: types.CodeType) -> list[dis.Instruction]:
+    return [step for step in dis.get_instructions(code) if step.opname not in _SKIPPED]
+
+
+# Names by which code reads attributes that it does not name, or which an object need not have.
+READ_ALL = {"__dict__", "vars", "dir", "__getattribute__", "attrgetter", "asdict", "astuple", "getmembers"}
+ASK = READ_ALL | {"hasattr", "getattr", "AttributeError", "Exception", "BaseException"}
+_OF_DICTS = frozenset(dir(dict))
+_BY_ATTRIBUTE = ("getattr", "hasattr")
+
+
+@functools.lru_cache(1024)
+def read_openly(code: types.CodeType) -> frozenset[str]:
+    """The names of variables and attributes, and the constant keys, whose values the code uses for more than to read
+    items at constant keys: it has computed keys, iterates, or passes them on. ``getattr`` is one of them where the
+    attribute's name is computed."""
+    return frozenset(name for inner in within(code) for name in _read_openly(inner))
+
+
+def _read_openly(code: types.CodeType) -> Iterator[str]:
+    steps = _steps(code)
+    names = [step.opname for step in steps] + [""] * 3
+    for k, step in enumerate(steps):
+        if not names[k].startswith("LOAD_") or not isinstance(step.argval, str):
+            continue
+        after = k + 1
+        if step.argval in _BY_ATTRIBUTE:
+            while names[after].startswith("LOAD_") and not _is_text(steps, after):
+                after += 1
+            constant = _is_first_argument(steps, after)
+        elif names[after] in ("LOAD_ATTR", "LOAD_METHOD"):
+            method = steps[after].argval  # or an attribute of an object
+            constant = method not in _OF_DICTS or (method == "get" and _is_first_argument(steps, after + 1))
+        elif names[after] == "CONTAINS_OP":
+            constant = k > 0 and _is_text(steps, k - 1)
+        else:
+            after += names[k].startswith("LOAD_CONST") and _subscribes(steps, after)
+            constant = _is_text(steps, after) and _subscribes(steps, after + 1)
+        if not constant:
+            yield step.argval
+
+
+def _is_text(steps: list[dis.Instruction], at: int) -> bool:
+    """Whether a step loads a constant string."""
+    return at < len(steps) and steps[at].opname.startswith("LOAD_CONST") and isinstance(steps[at].argval, str)
+
+
+def _is_first_argument(steps: list[dis.Instruction], at: int) -> bool:
+    """Whether a step loads a constant string, and those up to the next call load the other arguments."""
+    after = at
+    while after < len(steps) and steps[after].opname.startswith(("LOAD_", "KW_NAMES")):
+        after += 1
+    return _is_text(steps, at) and after < len(steps) and steps[after].opname.startswith("CALL")
+
+
+def _subscribes(steps: list[dis.Instruction], at: int) -> bool:
+    """Whether a step reads or writes an item."""
+    if at >= len(steps):
+        return False
+    return steps[at].opname.endswith("_SUBSCR") or (steps[at].opname == "BINARY_OP" and steps[at].argrepr == "[]")
