@@ -120,7 +120,8 @@ STRIDED_OPS = (
 
 @pytest.mark.parametrize("op", [op for op in torch_strides.ops() if op.name in STRIDED_OPS], ids=lambda op: op.name)
 def test_strides(op):
-    assert [found for found in torch_strides.differences(op, 1) if found[3] != found[4]] == []
+    samples = torch_strides.samples_of(op)[:1]
+    assert [found for found in torch_strides.differences(op, samples) if found[3] != found[4]] == []
 
 
 @pytest.mark.parametrize("shape", [(0, 1), (3, 0), (2, 0, 1), (1, 0, 2)])

@@ -4,7 +4,6 @@ AOTAutograd alone."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 import warnings
 
@@ -61,10 +60,13 @@ def compiled_strides(function, given, backend: str):
     return strides(torch.compile(function, backend=backend)(*given))
 
 
-def differences(op, samples: int, layouts=tuple(LAYOUTS)):
+def samples_of(op) -> list:
+    return list(op.sample_inputs("cpu", torch.float32))
+
+
+def differences(op, samples: list, layouts=tuple(LAYOUTS)):
     """Pairs of (layout, sample, eager's, ours, AOTAutograd's) where eager's and ours are not one."""
-    given = list(itertools.islice(op.sample_inputs("cpu", torch.float32), samples))
-    for k, sample in enumerate(given):
+    for k, sample in enumerate(samples):
         for how in layouts:
             value, args, kwargs = laid((sample.input, sample.args, sample.kwargs), how)
 
@@ -98,7 +100,7 @@ def main(names: list[str]) -> None:
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for how, k, eager, ours, theirs in differences(op, 3):
+            for how, k, eager, ours, theirs in differences(op, samples_of(op)[:3]):
                 whose = "torch's too" if theirs == ours else ""
                 print(
                     op.name,
