@@ -8,6 +8,7 @@ type."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirfuse.core import deadline
@@ -49,6 +50,7 @@ class Emitter:
 
     def __init__(self, target: str = "cpu", features=()):
         self.target = target
+        self.pointer_type = "!llvm.ptr<1>" if target == "gpu" else "!llvm.ptr"
         self.features = frozenset(features)
         self.entry: list[str] = []
         self.lines: list[str] = []
@@ -126,6 +128,34 @@ class Emitter:
         dtype = scalars[0].dtype
         type_ = f"vector<{len(scalars)}x{dtype.signless}>"
         return self.op(f"vector.from_elements {names} : {type_}", dtype, len(scalars))
+
+    def shuffle(self, a: Val, b: Val, lanes: Sequence[int]) -> Val:
+        """The vector of these lanes of two vectors of one type, of which those of ``b`` follow those of ``a``."""
+        text = f"vector.shuffle {a}, {b} [{', '.join(map(str, lanes))}] : {a.type}, {b.type}"
+        return self.op(text, a.dtype, len(lanes))
+
+    def load_lanes(
+        self, address: str, dtype: DType, lanes: int, align: int, mask: Val | None = None, flags="", pointer=""
+    ) -> Val:
+        """Load ``lanes`` contiguous elements, those outside of ``mask`` as 0. ``align``: bytes; ``pointer``: the type
+        of the address, if not that of global memory."""
+        pointer, type_ = pointer or self.pointer_type, Val("", dtype, lanes).type
+        if mask is None:
+            text = f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {pointer} -> {type_}"
+            return self.op(text, dtype, lanes)
+        mask, zero = self.splat(mask, lanes), self.const(0, dtype, lanes)
+        text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {align} : i32}}"
+        return self.op(f"{text} : ({pointer}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
+
+    def store_lanes(self, address: str, val: Val, align: int, mask: Val | None = None, flags="", pointer="") -> None:
+        """Store the lanes of ``mask`` contiguously, see :meth:`load_lanes`."""
+        pointer = pointer or self.pointer_type
+        if mask is None:
+            self.line(f"llvm.store {val}, {address} {{alignment = {align} : i64{flags}}} : {val.type}, {pointer}")
+        else:
+            mask = self.splat(mask, val.lanes)
+            text = f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {align} : i32}}"
+            self.line(f"{text} : {val.type}, {mask.type} into {pointer}")
 
     def per_lane(self, function, *vals: Val) -> Val:
         """``function`` applied to the scalars of each lane, for instructions without a vector form."""

@@ -237,19 +237,13 @@ def accumulate_start(e: Emitter, op: Op, state: tuple[Val, ...], rows, start: Va
 
 def first_offset(e: Emitter, vals: list[Val], best: Val) -> Val:
     """The first index of ``best`` in adjacent vectors."""
-    here = in_pairs(lambda a, b: _concatenated(e, a, b), [_is_best(e, val, best) for val in vals])
+    here = in_pairs(lambda a, b: e.shuffle(a, b, range(a.lanes + b.lanes)), [_is_best(e, val, best) for val in vals])
     bits, count = e.fresh(), e.fresh()
     e.line(f"{bits} = llvm.bitcast {here} : {here.type} to i{here.lanes}")
     e.line(f'{count} = "llvm.intr.cttz"({bits}) <{{is_zero_poison = false}}> : (i{here.lanes}) -> i{here.lanes}')
     if here.lanes == 64:
         return Val(count, dt.i64)
     return e.op(f"arith.{'extui' if here.lanes < 64 else 'trunci'} {count} : i{here.lanes} to i64", dt.i64)
-
-
-def _concatenated(e: Emitter, a: Val, b: Val) -> Val:
-    """The concatenation of two vectors."""
-    lanes = ", ".join(map(str, range(a.lanes + b.lanes)))
-    return e.op(f"vector.shuffle {a}, {b} [{lanes}] : {a.type}, {b.type}", a.dtype, a.lanes + b.lanes)
 
 
 def _is_best(e: Emitter, val: Val, best: Val) -> Val:

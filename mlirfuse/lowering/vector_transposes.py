@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Emitter, Val
 
@@ -28,7 +26,7 @@ def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
             columns = _permuted(e, of, unit)
         else:
             columns = [
-                _concatenated(e, [_shuffle(e, v, v, range(s, s + unit)) for v in of]) for s in range(0, height, unit)
+                _concatenated(e, [e.shuffle(v, v, range(s, s + unit)) for v in of]) for s in range(0, height, unit)
             ]
         out[n::unit] = columns
     return [e.cmp("ne", v, 0) if dtype is dt.bool_ else e.bitcast(v, dtype) for v in out]
@@ -37,7 +35,7 @@ def transposed(e: Emitter, rows: list[Val]) -> list[Val]:
 def _concatenated(e: Emitter, rows: list[Val]) -> Val:
     """Concatenate vectors to one."""
     while len(rows) > 1:
-        rows = [_shuffle(e, a, b, range(2 * a.lanes)) for a, b in zip(rows[::2], rows[1::2])]
+        rows = [e.shuffle(a, b, range(2 * a.lanes)) for a, b in zip(rows[::2], rows[1::2])]
     return rows[0]
 
 
@@ -49,9 +47,7 @@ def _interleaved(e: Emitter, rows: list[Val], unit: int) -> list[Val]:
     high = [i + half for i in low]
     count = len(rows) // 2
     for _ in range(unit.bit_length() - 1):
-        rows = [
-            v for a, b in zip(rows[:count], rows[count:]) for v in (_shuffle(e, a, b, low), _shuffle(e, a, b, high))
-        ]
+        rows = [v for a, b in zip(rows[:count], rows[count:]) for v in (e.shuffle(a, b, low), e.shuffle(a, b, high))]
     return rows
 
 
@@ -63,10 +59,6 @@ def _permuted(e: Emitter, rows: list[Val], unit: int) -> list[Val]:
     even = [s + k for s in range(0, 2 * lanes, 2 * unit) for k in range(unit)]
     odd = [i + unit for i in even]
     pairs = list(zip(rows[::2], rows[1::2]))
-    evens = _permuted(e, [_shuffle(e, a, b, even) for a, b in pairs], unit)
-    odds = _permuted(e, [_shuffle(e, a, b, odd) for a, b in pairs], unit)
+    evens = _permuted(e, [e.shuffle(a, b, even) for a, b in pairs], unit)
+    odds = _permuted(e, [e.shuffle(a, b, odd) for a, b in pairs], unit)
     return [v for pair in zip(evens, odds) for v in pair]
-
-
-def _shuffle(e: Emitter, a: Val, b: Val, lanes: Sequence[int]) -> Val:
-    return e.op(f"vector.shuffle {a}, {b} [{', '.join(map(str, lanes))}] : {a.type}, {b.type}", a.dtype, len(lanes))

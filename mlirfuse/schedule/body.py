@@ -25,6 +25,7 @@ class Body:
     """Base of kernel bodies. ``index`` is the type of sizes and of loops' variables."""
 
     LOOP_END: ClassVar[str] = "}"
+    BUFFER_ALIGN: ClassVar[int]  # the most bytes that vectors in buffers are aligned to
     analysis: Analysis
     e: Emitter
     k: ElementEmitter
@@ -39,6 +40,21 @@ class Body:
         """A buffer of ``count`` elements in the workspace, identified by ``key``."""
         stored = dt.u8 if dtype is dt.bool_ else dtype
         return Memory(self.args.temporary(key, sz.mul(count, stored.bytes)), (), stored, stored.bytes)
+
+    def buffer_store(self, memory: Memory, offset: Val, val: Val) -> None:
+        """Store ``val`` in a buffer at ``offset``: on a GPU, a multiple of its lanes."""
+        val = self.e.cast(val, memory.dtype)
+        self.e.store_lanes(self.k.address(memory, offset), val, *self._buffer_access(memory, val.lanes))
+
+    def buffer_load(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int = 1) -> Val:
+        """Load ``lanes`` elements of a buffer at ``offset``: on a GPU, a multiple of ``lanes``."""
+        address, access = self.k.address(memory, offset), self._buffer_access(memory, lanes)
+        return self.e.cast(self.e.load_lanes(address, memory.dtype, lanes, *access), dtype)
+
+    def _buffer_access(self, memory: Memory, lanes: int) -> tuple[int, Val | None]:
+        """The alignment in bytes of a vector in a buffer, and its mask."""
+        nbytes = memory.dtype.bytes
+        return max(nbytes, min(self.BUFFER_ALIGN, lanes * nbytes)), self.k.mask if lanes > 1 else None
 
     # ---- loops
 

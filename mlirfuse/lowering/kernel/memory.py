@@ -82,7 +82,7 @@ class Accesses(Indices):
                  known_multiples: frozenset[Size], multiple_of: int, prefetch: int, past_end: bool):  # fmt: skip
         super().__init__(e, index, size, inverse, known_multiples, multiple_of)
         self.axes, self.memories, self._scalar = axes, memories, scalar
-        self.pointer_type = "!llvm.ptr<1>" if e.target == "gpu" else "!llvm.ptr"
+        self.pointer_type = e.pointer_type
         self._memo: list[dict] = [{}]
         self._dims: dict[Value, list[tuple[Axis, ...]]] = {}
         self._policy: str | None = None
@@ -300,9 +300,8 @@ class Accesses(Indices):
             if self.tiled and shared and offset.lanes == 1:
                 return self._element_of_run(memory, offset, 0)
             base = self._inside_span(memory, self.scalar(offset.base), 1) if offset.outside else offset.base
-            text = f"llvm.load {self.address(memory, base)}{flags} {{alignment = {dtype.bytes} : i64}}"
-            return e.op(f"{text} : {self.pointer_type} -> {dtype.memory}", dtype)
-        lanes, type_ = offset.lanes, Val("", dtype, offset.lanes).type
+            return e.load_lanes(self.address(memory, base), dtype, 1, dtype.bytes, flags=flags)
+        lanes = offset.lanes
         if memory.span is not None and (self.past_end or (offset.outside and not shared)):
             return self._load_past(memory, offset)
         if offset.vector is None and offset.step == 1:
@@ -310,9 +309,7 @@ class Accesses(Indices):
             if self.prefetch:
                 self._fetch(address)
             if self.mask is not None:
-                mask, zero = e.splat(self.mask, lanes), e.const(0, dtype, lanes)
-                text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
-                return e.op(f"{text} : ({self.pointer_type}, {mask.type}, {type_}) -> {type_}", dtype, lanes)
+                return e.load_lanes(address, dtype, lanes, dtype.bytes, self.mask)
             align = min(memory.align, lanes * dtype.bytes)
             if shared and align < lanes * dtype.bytes:
                 return e.from_lanes([self._element_of_run(memory, offset, k) for k in range(lanes)])
@@ -325,9 +322,8 @@ class Accesses(Indices):
             addresses = self.address(memory, self.materialize(offset))
             mask, zero = e.splat(self.mask or e.const(True, dt.bool_), lanes), e.const(0, dtype, lanes)
             text = f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {{alignment = {dtype.bytes} : i32}}"
-            return e.op(
-                f"{text} : (vector<{lanes}x{self.pointer_type}>, {mask.type}, {type_}) -> {type_}", dtype, lanes
-            )
+            types = f"(vector<{lanes}x{self.pointer_type}>, {mask.type}, {zero.type}) -> {zero.type}"
+            return e.op(f"{text} : {types}", dtype, lanes)
         return e.from_lanes([self._load(memory, Index(self._lane(offset, k))) for k in range(lanes)])
 
     def _load_vector(self, memory: Memory, address: str, lanes: int, align: int) -> Val:
@@ -335,8 +331,7 @@ class Accesses(Indices):
         if memory.hint and align == lanes * dtype.bytes == WIDEST:
             return self._load_hinted(address, dtype, lanes, memory.hint)
         flags = " invariant" if memory.read_only and e.target == "gpu" else ""
-        text = f"llvm.load {address}{flags} {{alignment = {align} : i64}} : {self.pointer_type}"
-        return e.op(f"{text} -> {Val('', dtype, lanes).type}", dtype, lanes)
+        return e.load_lanes(address, dtype, lanes, align, flags=flags)
 
     def _load_past(self, memory: Memory, offset: Index) -> Val:
         """A vector with lanes that may be outside of the tensor: those are undefined, and nothing outside is read.
@@ -451,7 +446,7 @@ class Accesses(Indices):
     def _load_picked(self, memory: Memory, offset: Index) -> Val:
         """A vector with a constant stride of 2 to 8 elements, or backwards, shuffled out of contiguous vectors over its
         span, not beyond it. Gathers take four times as long."""
-        e, dtype, lanes, step = self.e, self.held(memory.dtype), offset.lanes, offset.step
+        e, lanes, step = self.e, offset.lanes, offset.step
         assert isinstance(step, int)
         span = abs(step) * (lanes - 1) + 1
         low = self.add(Index(offset.base), Index(min(step, 0) * (lanes - 1)))
@@ -459,12 +454,8 @@ class Accesses(Indices):
         found: Val | None = None
         for start in (*range(0, span - lanes, lanes), span - lanes):
             vector = self._load(memory, Index(self.add(low, Index(start)).base, 1, lanes))
-            mask = ", ".join(
-                str(lanes + at - start if start <= at < start + lanes else k) for k, at in enumerate(offsets)
-            )
-            found = e.op(
-                f"vector.shuffle {found or vector}, {vector} [{mask}] : {vector.type}, {vector.type}", dtype, lanes
-            )
+            picked = [lanes + at - start if start <= at < start + lanes else k for k, at in enumerate(offsets)]
+            found = e.shuffle(found or vector, vector, picked)
         assert found is not None
         return found
 
@@ -479,15 +470,11 @@ class Accesses(Indices):
         assert isinstance(step, int)
         for start in range(0, step * lanes, lanes):
             places = range(start, start + lanes)
-            spread = ", ".join(str(at // step) for at in places)
-            part = e.op(f"vector.shuffle {val}, {val} [{spread}] : {val.type}, {val.type}", val.dtype, lanes)
+            part = e.shuffle(val, val, [at // step for at in places])
             kept = ", ".join(str(at % step == 0).lower() for at in places)
             mask = e.op(f"arith.constant dense<[{kept}]> : vector<{lanes}xi1>", dt.bool_, lanes)
             address = self.address(memory, self.add(Index(offset.base), Index(start)).base)
-            e.line(
-                f"llvm.intr.masked.store {part}, {address}, {mask} {{alignment = {val.dtype.bytes} : i32}} : "
-                f"{part.type}, {mask.type} into {self.pointer_type}"
-            )
+            e.store_lanes(address, part, val.dtype.bytes, mask)
 
     def _load_hinted(self, address: str, dtype: dt.DType, lanes: int, hint: str) -> Val:
         """A load of 16 bytes with a cache hint, as inline assembly, since LLVM has no instruction for it."""
@@ -569,21 +556,13 @@ class Accesses(Indices):
         offset = self._offset(value, memory.strides, env)
         if offset.vector is None and (offset.lanes == 1 or offset.step == 0):
             address, val = self.address(memory, offset.base), e.extract(val, 0)
-            e.line(
-                f"llvm.store {val}, {address} {{alignment = {val.dtype.bytes} : i64}} : {val.type}, {self.pointer_type}"
-            )
+            e.store_lanes(address, val, val.dtype.bytes)
             return
         lanes = offset.lanes
         val = e.splat(val, lanes)
         if offset.vector is None and offset.step == 1:
-            address = self.address(memory, offset.base)
-            if self.mask is not None:
-                mask = e.splat(self.mask, lanes)
-                text = f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {val.dtype.bytes} : i32}}"
-                e.line(f"{text} : {val.type}, {mask.type} into {self.pointer_type}")
-                return
-            align = min(memory.align, lanes * val.dtype.bytes)
-            e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, {self.pointer_type}")
+            align = val.dtype.bytes if self.mask is not None else min(memory.align, lanes * val.dtype.bytes)
+            e.store_lanes(self.address(memory, offset.base), val, align, self.mask)
             return
         if e.target == "cpu" and offset.vector is None and offset.step in (2, 3, 4) and self._masks_stores(val):
             self._store_spread(memory, offset, val)
@@ -596,5 +575,4 @@ class Accesses(Indices):
             return
         for k in range(lanes):
             address, lane = self.address(memory, self._lane(offset, k)), e.extract(val, k)
-            align = lane.dtype.bytes
-            e.line(f"llvm.store {lane}, {address} {{alignment = {align} : i64}} : {lane.type}, {self.pointer_type}")
+            e.store_lanes(address, lane, lane.dtype.bytes)

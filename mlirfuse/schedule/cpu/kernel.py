@@ -73,14 +73,8 @@ class Elements(ElementEmitter):
         if value in self.streamed and self.mask is None and val.lanes > 1:
             offset = self._offset(value, memory.strides, env)
             if offset.vector is None and offset.step == 1:
-                e = self.e
-                val = self._stored(val, memory)
-                address = self.address(memory, offset.base)
-                align = val.lanes * memory.dtype.bytes
-                e.line(
-                    f"llvm.store {val}, {address} {{alignment = {align} : i64, nontemporal}} : "
-                    f"{val.type}, {self.pointer_type}"
-                )
+                val, align = self._stored(val, memory), val.lanes * memory.dtype.bytes
+                self.e.store_lanes(self.address(memory, offset.base), val, align, flags=", nontemporal")
                 return
         super()._store(value, env, val, memory)
 
@@ -88,6 +82,7 @@ class Elements(ElementEmitter):
 class CpuBody(Body):
     """Base of CPU kernel bodies: the function, its arguments, loops."""
 
+    BUFFER_ALIGN = 0  # those of their elements
     k: Elements
     args: CpuArguments
 
@@ -235,27 +230,6 @@ class CpuBody(Body):
         self.e.entry.append(f"  {name} = {text}")
         return Memory(name, (), stored, stored.bytes)
 
-    def put(self, memory: Memory, offset: Val, val: Val) -> None:
-        """Store ``val`` in a buffer at ``offset``."""
-        val, address, mask = self.e.cast(val, memory.dtype), self.k.address(memory, offset), self.k.mask
-        if mask is None or val.lanes == 1:
-            self.e.line(f"llvm.store {val}, {address} {{alignment = {memory.align} : i64}} : {val.type}, !llvm.ptr")
-        else:
-            text = f"llvm.intr.masked.store {val}, {address}, {mask} {{alignment = {memory.align} : i32}}"
-            self.e.line(f"{text} : {val.type}, {mask.type} into !llvm.ptr")
-
-    def get(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int) -> Val:
-        """Load ``lanes`` elements of a buffer at ``offset``."""
-        e, mask, address = self.e, self.k.mask, self.k.address(memory, offset)
-        type_ = Val("", memory.dtype, lanes).type
-        if mask is None or lanes == 1:
-            text = f"llvm.load {address} {{alignment = {memory.align} : i64}} : !llvm.ptr -> {type_}"
-        else:
-            zero = e.const(0, memory.dtype, lanes)
-            text = f"llvm.intr.masked.load {address}, {mask}, {zero} {{alignment = {memory.align} : i32}}"
-            text += f" : (!llvm.ptr, {mask.type}, {type_}) -> {type_}"
-        return e.cast(e.op(text, memory.dtype, lanes), dtype)
-
     # ---- reductions
 
     def accumulate(self, reductions: list[Op], state: list[Val], envs: list[Env], mask: Val | None) -> list[Val]:
@@ -299,14 +273,14 @@ class Stash:
         body = self.body
         for computed, value, memory in self.buffers:
             for u, env in enumerate(envs, first) if computed == at else ():
-                body.put(memory, self.offset(env, u), body.e.splat(body.k.value(value, env), body.lanes))
+                body.buffer_store(memory, self.offset(env, u), body.e.splat(body.k.value(value, env), body.lanes))
 
     def recall(self, envs: Iterable[Env], at: int, first: int = 0) -> None:
         """Bind what passes before the ``at``-th stored."""
         body = self.body
         for computed, value, memory in self.buffers:
             for u, env in enumerate(envs, first) if computed < at else ():
-                body.k.bind(value, env, body.get(memory, self.offset(env, u), value.dtype.compute, body.lanes))
+                body.k.bind(value, env, body.buffer_load(memory, self.offset(env, u), value.dtype.compute, body.lanes))
 
 
 def full_outputs(analysis: Analysis) -> list[Value]:

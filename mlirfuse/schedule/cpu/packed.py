@@ -53,7 +53,7 @@ class Packed:
                     with k.masked(mask):
                         val = e.splat(k.preload(value, here), lanes)
                     buffer = self._buffers[value]  # the next row overwrites elements beyond this one
-                    body.put(buffer, e.add(start, offset) if offset else start, e.bitcast(val, buffer.dtype))
+                    body.buffer_store(buffer, e.add(start, offset) if offset else start, e.bitcast(val, buffer.dtype))
 
         if values:
             body.loop(first, end, 1, [], row)
@@ -64,7 +64,7 @@ class Packed:
         body, k, e = self.body, self.body.k, self.body.e
         later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
         for value, buffer in self._buffers.items():
-            val = body.get(buffer, offset if value in self._same else later, buffer.dtype, self.lanes)
+            val = body.buffer_load(buffer, offset if value in self._same else later, buffer.dtype, self.lanes)
             k.bind_loaded(value, env, val if value.dtype is dt.bool_ else e.bitcast(val, k.memories[value].dtype))
 
 

@@ -27,14 +27,14 @@ def load(
     """The accumulators at ``offset``, whose component types ``types(op)`` gives."""
     out = []
     for op, components in zip(phase, memories):
-        out += [body.get(memory, offset, dtype, lanes) for memory, dtype in zip(components, types(op))]
+        out += [body.buffer_load(memory, offset, dtype, lanes) for memory, dtype in zip(components, types(op))]
     return out
 
 
 def save(body: CpuBody, memories: list[list[Memory]], offset, vals) -> None:
     """Store accumulators, a flat list, at ``offset``."""
     for memory, val in zip([m for components in memories for m in components], vals):
-        body.put(memory, offset, val)
+        body.buffer_store(memory, offset, val)
 
 
 def finish(spec: KernelSpec, together: Size = 1) -> CpuKernel:

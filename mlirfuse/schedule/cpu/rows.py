@@ -379,6 +379,6 @@ def _split_rows(spec: KernelSpec) -> CpuKernel:
         bounds = body.part(part, body.size(length), body.size(first))
         for total, memories in zip(body.reduce(env, 0, bounds), buffers):
             for val, memory in zip(total, memories):
-                body.put(memory, body.e.add(body.e.mul(part, body.size(kept)), at), val)
+                body.buffer_store(memory, body.e.add(body.e.mul(part, body.size(kept)), at), val)
 
     return body.kernel(task, sz.mul(kept, split), 1)

@@ -118,7 +118,4 @@ class _FewColumns(ScannedRows):
         return permuted, self._picked(run, picked)
 
     def _picked(self, state: sc.State, lanes: list[int]) -> sc.State:
-        text = ", ".join(map(str, lanes))
-        return tuple(
-            self.e.op(f"vector.shuffle {v}, {v} [{text}] : {v.type}, {v.type}", v.dtype, self.lanes) for v in state
-        )
+        return tuple(self.e.shuffle(v, v, lanes) for v in state)

@@ -204,7 +204,7 @@ def _states(body: ScannedRows) -> CpuKernel:
         part, row, env = body.part_of(index)
         done = body.along(env, body.nothing_scanned(body.lanes), body.scanned, part)
         for memory, val in zip(memories, done):
-            body.put(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
+            body.buffer_store(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
 
     return body.kernel(task, sz.mul(body.number, body.split), 1)
 
@@ -242,7 +242,10 @@ def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> l
     def one(i: Val, carried: list[Val]) -> list[Val]:
         which = e.sub(e.const(body.split - 1, i.dtype), i) if body.reverse else i
         offset = body.states_of(which, row)
-        found = [e.splat(body.get(m, offset, v.dtype, body.kept_lanes), body.lanes) for m, v in zip(memories, carried)]
+        found = [
+            e.splat(body.buffer_load(m, offset, v.dtype, body.kept_lanes), body.lanes)
+            for m, v in zip(memories, carried)
+        ]
         states = zip(body.scans, body.by_scan(carried), body.by_scan(found))
         return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
 
@@ -257,12 +260,7 @@ def before(e: Emitter, reverse: bool, row: int):
         lanes = state[0].lanes
         inside = [(lane % row + n < row) if reverse else lane % row >= n for lane in range(lanes)]
         sources = [lane + n if reverse else lane - n for lane in range(lanes)]
-        mask = ", ".join(
-            str(lanes + at if here and at < lanes else k) for k, (here, at) in enumerate(zip(inside, sources))
-        )
-        return tuple(
-            e.op(f"vector.shuffle {none}, {v} [{mask}] : {v.type}, {v.type}", v.dtype, lanes)
-            for v, none in zip(state, nothing)
-        )
+        picked = [lanes + at if here and at < lanes else k for k, (here, at) in enumerate(zip(inside, sources))]
+        return tuple(e.shuffle(none, v, picked) for v, none in zip(state, nothing))
 
     return shifted

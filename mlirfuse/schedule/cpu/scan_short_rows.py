@@ -140,12 +140,11 @@ class _Kernel(CpuBody):
         e, k, together = self.e, self.k, self.together
         n = 1 << (together - 1).bit_length()
         row_env = self.placed(here, self.outer, Index(first, 1, n, divisor=1))
-        lanes, exact = ", ".join(map(str, self.rows_of)), count is None and n == together
+        exact = count is None and n == together
         for value in self.of_row:
             with k.masked(None if exact else self.below(self.constant(together) if count is None else count, n)):
                 val = k.preload(value, row_env)
-            shuffled = f"vector.shuffle {val}, {val} [{lanes}] : {val.type}, {val.type}"
-            k.bind_loaded(value, here, e.op(shuffled, val.dtype, self.lanes))
+            k.bind_loaded(value, here, e.shuffle(val, val, self.rows_of))
 
     def task(self, index: Val) -> None:
         """Scan the rows of a tile."""

@@ -19,7 +19,7 @@ from mlirfuse.ir.sizes import Size
 from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import STAY_L2, ElementEmitter, Env, Index, Memory
+from mlirfuse.lowering.kernel import STAY_L2, WIDEST, ElementEmitter, Env, Index, Memory
 from mlirfuse.lowering.mapping import mapped
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.lowering.ptx import TENSOR_MAP_ALIGNMENT
@@ -37,6 +37,7 @@ class GpuBody(Body):
     """Base of GPU kernel bodies: the function, its arguments, loops, shared memory, cross-thread reductions."""
 
     LOOP_END = NO_UNROLL
+    BUFFER_ALIGN = WIDEST
     args: GpuArguments
 
     def __init__(self, spec: KernelSpec, threads: int = 0, min_blocks_per_sm: int = 0, **options: Any):
@@ -231,19 +232,6 @@ class GpuBody(Body):
 
     # ---- global memory
 
-    def buffer_store(self, memory: Memory, offset: Val, val: Val) -> None:
-        """Store ``val`` in a buffer at ``offset``, which is a multiple of its lanes."""
-        val = self.e.cast(val, memory.dtype)
-        address, align = self.k.address(memory, offset), min(16, val.lanes * memory.dtype.bytes)
-        self.e.line(f"llvm.store {val}, {address} {{alignment = {align} : i64}} : {val.type}, !llvm.ptr<1>")
-
-    def buffer_load(self, memory: Memory, offset: Val, dtype: dt.DType, lanes: int = 1) -> Val:
-        """Load a vector of ``lanes`` elements of a buffer at ``offset``, which is a multiple of ``lanes``."""
-        e, address, align = self.e, self.k.address(memory, offset), min(16, lanes * memory.dtype.bytes)
-        type_ = memory.dtype.memory if lanes == 1 else Val("", memory.dtype, lanes).type
-        text = f"llvm.load {address} {{alignment = {align} : i64}} : !llvm.ptr<1> -> {type_}"
-        return e.cast(e.op(text, memory.dtype, lanes), dtype)
-
     def atomic_add(self, address: str, val: Val, shared: bool = False) -> Val:
         """Add ``val`` atomically to the number at ``address`` in global memory, or in the block's ``shared`` memory.
         Returns the number before."""
@@ -302,14 +290,12 @@ class GpuBody(Body):
     def shared_store(self, address: str, val: Val, align: int = 0, space: int = 3) -> None:
         """Store ``val`` at an address in shared memory, or in distributed shared memory (``space`` 7)."""
         val = self.e.cast(val, dt.u8) if val.dtype is dt.bool_ else val
-        aligned = f"{{alignment = {align or val.dtype.bytes} : i64}}"
-        self.e.line(f"llvm.store {val}, {address} {aligned} : {val.type}, !llvm.ptr<{space}>")
+        self.e.store_lanes(address, val, align or val.dtype.bytes, pointer=f"!llvm.ptr<{space}>")
 
     def shared_load(self, address: str, dtype: dt.DType, lanes: int = 1, align: int = 0) -> Val:
         """Load ``lanes`` elements from an address in shared memory."""
         stored = dt.u8 if dtype is dt.bool_ else dtype
-        aligned, type_ = f"{{alignment = {align or stored.bytes} : i64}}", Val("", stored, lanes).type
-        val = self.e.op(f"llvm.load {address} {aligned} : !llvm.ptr<3> -> {type_}", stored, lanes)
+        val = self.e.load_lanes(address, stored, lanes, align or stored.bytes, pointer="!llvm.ptr<3>")
         return self.e.cmp("ne", val, 0) if dtype is dt.bool_ else val
 
     def store_in_block(self, address: str, block: Val, val: Val, align: int = 0) -> None:
