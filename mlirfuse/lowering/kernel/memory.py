@@ -107,7 +107,7 @@ class Accesses(Indices):
         self.e.depth -= 1
         self.e.line(tail)
 
-    def where(self, condition: Val, this, that, like: list[Val]) -> list[Val]:
+    def where(self, condition: Val, this, that, like: Sequence[Val] = ()) -> list[Val]:
         """The results of ``this()`` if ``condition`` holds, else of ``that()``, of the types of ``like``. Emits a
         branch."""
         name, types = self.e.fresh(), ", ".join(v.type for v in like)

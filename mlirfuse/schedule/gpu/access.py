@@ -29,12 +29,10 @@ def moved(analysis: Analysis, call: SizedCall) -> tuple[float, float]:
 
 def hint_of(analysis: Analysis, call: SizedCall) -> str:
     """The cache hint for inputs that are read once, depending on the bytes read and written."""
-    heuristics, l2_bytes = heuristics_of(call.properties).access, call.properties.l2_bytes
-    read, written = analysis.values(_bytes, call.sizes)
+    heuristics, (read, written) = heuristics_of(call.properties).access, moved(analysis, call)
     if analysis.phases and analysis.once(only_reduces):
-        return PASS_L1 if read <= heuristics.reduced * l2_bytes else ""
-    stays = read + written >= heuristics.staying * l2_bytes and call.properties.cache_policies
-    return STAY_L2 if stays else ""
+        return PASS_L1 if read <= heuristics.reduced else ""
+    return STAY_L2 if read + written >= heuristics.staying and call.properties.cache_policies else ""
 
 
 def only_reduces(analysis: Analysis) -> bool:
@@ -51,8 +49,9 @@ def _bytes(analysis: Analysis) -> tuple:
 
 class _AccessFunctions:
     """Computes how a segment's tensors can be accessed along the innermost loop of its kept or its reduced axes. The
-    computation is compiled to one Python function, ``access(env, alignments, hint)``, because it runs at each call with
-    new sizes. ``bounds()`` returns a function with the limits that :func:`check` compares with.
+    computation is compiled to one Python function, ``bounds(env, alignments)``, because it runs at each call with new
+    sizes. It returns whether offsets have 32 bits, the widest vectors, a number that vectors along the innermost loop
+    have to divide, the maximal alignment of each tensor, and the sizes ``multiples``.
 
     Numbers that a power of two must all divide are or-ed: the lowest set bit of the result is the largest such power.
     The generated function's own names start with an underscore; symbols of sizes do not."""
@@ -97,19 +96,19 @@ class _AccessFunctions:
             moves = [(n, abs(s) if isinstance(s, int) else f"abs({s})") for n, s in zip(value.shape, strides)]
             offsets.append("+".join(f"({n}-1)*{s}" for n, s in moves) or 0)
             numbers += [along, *steps, *value.shape, *strides]
-        lines.append(f"_lanes = max({sz.serialized(wanted)}) | {_ored([extent, 8, *cuts])}")
-        lines.append("_lanes &= -_lanes")
+        lines.append(f"_divided = {_ored([extent, 8, *cuts])}")
+        lines.append(f"_lanes = max({sz.serialized(wanted)}) | _divided")
         narrow = f"max({sz.serialized(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
-        limits = [f"_limit{at}" for at in range(len(tensors))]
-        divisible = [f"({n}) % _lanes == 0" for n in self.multiples]
-        source = f"_cached({narrow}, _lanes, {sz.serialized(limits)}, {sz.serialized(divisible)}, _hint)"
+        limits = sz.serialized(f"_limit{at}" for at in range(len(tensors)))
+        bounds = f"{narrow}, _lanes & -_lanes, _divided, {limits}, {sz.serialized(self.multiples)}"
         values = {f"_value{at}": value for at, value in enumerate(tensors)}
-        names, symbols = values | {"_cached": functools.lru_cache(self._access)}, sz.symbols_of(numbers)
-        divided = _ored([extent, 8, *cuts])
-        bounds = f"{narrow}, {divided}, {sz.serialized(limits)}, {sz.serialized(self.multiples)}"
-        limited = [line for line in lines if not line.startswith("_lanes")]
-        self.bounds = functools.partial(sz.function, bounds, symbols, limited, ("env", "_alignments"), **values)
-        self.access = sz.function(source, symbols, lines, ("env", "_alignments", "_hint"), **names)
+        self.bounds = sz.function(bounds, sz.symbols_of(numbers), lines, ("env", "_alignments"), **values)
+        self.of_bounds = functools.lru_cache(self._access)
+
+    def access(self, call: SizedCall, hint: str) -> Access:
+        """The widest accesses possible for a call."""
+        narrow, lanes, _, limits, sizes = self.bounds(call.sizes, call.alignments)
+        return self.of_bounds(narrow, lanes, limits, tuple([n % lanes == 0 for n in sizes]), hint)
 
     def _access(
         self, narrow: bool, lanes: int, limits: tuple[int, ...], divisible: tuple[bool, ...], hint: str
@@ -128,7 +127,7 @@ def check(
     ``widest``: the bytes of the widest vector of each input and output; ``innermost``: vectors are along the innermost
     loop, else the caller has to check that they divide theirs."""
     functions = analysis.once(_AccessFunctions, along_kept)
-    narrow, divided, limits, multiples = functions.bounds()(call.sizes, call.alignments)
+    narrow, _, divided, limits, multiples = functions.bounds(call.sizes, call.alignments)
     lanes, both = access.lanes, analysis.inputs + analysis.outputs
     require(power_of_two(lanes) and lanes <= 8, f"lanes = {lanes}: vectors have 1, 2, 4 or 8 elements")
     most = divided & -divided if divided else lanes
@@ -170,7 +169,7 @@ def _ored(numbers) -> str:
 
 def access_of(analysis: Analysis, along_kept: bool, call: SizedCall, hint: str = "") -> Access:
     """The widest accesses possible along the innermost loop of the kept or the reduced axes, and the index width."""
-    return analysis.once(_AccessFunctions, along_kept).access(call.sizes, call.alignments, hint)
+    return analysis.once(_AccessFunctions, along_kept).access(call, hint)
 
 
 def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
@@ -180,18 +179,22 @@ def narrowed(analysis: Analysis, access: Access, lanes: int) -> Access:
     return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=access.multiples if lanes > 1 else frozenset())
 
 
+def by_vectors(analysis: Analysis, access: Access, lanes: int, wide: Collection[Value]) -> Access:
+    """``access`` with aligned vectors of ``lanes`` elements of the tensors ``wide``; those of others may start at any
+    element."""
+    both = analysis.inputs + analysis.outputs
+    aligns = [min(WIDEST, analysis.stored(v).bytes * (lanes if v in wide else 1)) for v in both]
+    return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+
+
 def widened(
     analysis: Analysis, access: Access, lanes: int, wide: Collection[Value], required: Iterable[Value], call: SizedCall
 ) -> Access | None:
     """``access`` with vectors of ``lanes`` elements of the tensors ``wide``, where those are aligned; None if one of
-    the ``required`` tensors is not."""
-    both = analysis.inputs + analysis.outputs
-    nbytes = {v: min(WIDEST, analysis.stored(v).bytes * (lanes if v in wide else 1)) for v in both}
-    aligned = {v for v in both if call.alignments.get(v, WIDEST) % nbytes[v] == 0}
-    if not aligned.issuperset(required):
-        return None
-    aligns = tuple(nbytes[v] if v in aligned else analysis.stored(v).bytes for v in both)
-    return access._replace(lanes=lanes, aligns=aligns, multiples=frozenset())
+    the ``required`` ones is not."""
+    nbytes = {v: min(WIDEST, analysis.stored(v).bytes * lanes) for v in wide}
+    aligned = {v for v in wide if call.alignments.get(v, WIDEST) % nbytes[v] == 0}
+    return by_vectors(analysis, access, lanes, aligned) if aligned.issuperset(required) else None
 
 
 def widest_access(
@@ -236,7 +239,7 @@ def _results_along(analysis: Analysis, along_kept: bool) -> tuple:
 def known_multiples(analysis: Analysis, lanes: int, call: SizedCall) -> frozenset[Any]:
     """The sizes along the kept axes that are multiples of ``lanes``."""
     functions = analysis.once(_AccessFunctions, True)
-    *_, sizes = functions.bounds()(call.sizes, call.alignments)
+    *_, sizes = functions.bounds(call.sizes, call.alignments)
     return frozenset(n for n, size in zip(functions.multiples, sizes) if lanes > 1 and size % lanes == 0)
 
 
@@ -256,10 +259,8 @@ def of_results(analysis: Analysis, access: Access, call: SizedCall, most: int = 
     lanes = functools.reduce(lambda a, b: a | b, (extent, *(s for s in steps if s != 1), 8))
     aligned = [call.alignments.get(v, WIDEST) // analysis.stored(v).bytes for v in analysis.outputs]
     lanes = min(lanes & -lanes, WIDEST // max(sizes), most, *aligned)
-    written = set(analysis.outputs)
-    both = analysis.inputs + analysis.outputs
-    aligns = tuple(n * lanes if v in written else n for v, n in zip(both, sizes))
-    return access._replace(lanes=lanes, aligns=aligns, multiples=known_multiples(analysis, lanes, call))
+    found = by_vectors(analysis, access, lanes, analysis.outputs)
+    return found._replace(multiples=known_multiples(analysis, lanes, call))
 
 
 def _steps_of_results(analysis: Analysis) -> tuple:

@@ -12,6 +12,7 @@ unaligned, and are read by aligned vectors (:meth:`mlirfuse.lowering.kernel.memo
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +31,7 @@ from mlirfuse.schedule.gpu.access import WIDEST, check_exact, widest_access
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.windows import unaligned_reads
+from mlirfuse.schedule.gpu.windows import input_strides, unaligned_reads
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, power_of_two, require
 from mlirfuse.schedule.tiling import Access, Tiling
 
@@ -255,22 +256,22 @@ class _Body(GpuBody):
         """Store vectors; lane by lane if the tensors end at linear index ``elements`` within the vector."""
         e, k, line = self.e, self.k, Line(self.rows.in_line, env, vector, self.lanes)
 
-        def store_all(lane: int | None = None) -> None:
+        def store_all() -> None:
             for value, val in values:
-                k.store(value, env, val if lane is None else e.extract(val, lane))
+                k.store(value, env, val)
+
+        def store_lanes() -> None:
+            for lane in range(self.lanes):
+                at = e.add(vector, lane)
+                with self.leader(e.cmp("lt", at, elements)), k.contiguous(replace(line, offset=at, lanes=1)):
+                    for value, val in values:
+                        k.store(value, env, e.extract(val, lane))
 
         with self.leader(valid), k.contiguous(line):
             if elements is None:
                 store_all()
-                return
-            fits = e.cmp("le", e.add(vector, self.lanes), elements)
-            with k.region(f"scf.if {fits} {{", "} else {"):
-                store_all()
-            with k.region("", "}"):
-                for lane in range(self.lanes):
-                    at = e.add(vector, lane)
-                    with self.leader(e.cmp("lt", at, elements)), k.contiguous(replace(line, offset=at, lanes=1)):
-                        store_all(lane)
+            else:
+                k.where(e.cmp("le", e.add(vector, self.lanes), elements), store_all, store_lanes)
 
 
 class Concat(GpuScheduler):
@@ -321,14 +322,11 @@ class Concat(GpuScheduler):
                 (body.inside if len(cell.intervals) == 1 else body.across)(cell, row, k.scalar(along.base))
 
         def choose(at: int) -> None:
-            start = ends[at - 1] if at else 0
+            own = functools.partial(of, cells[at], ends[at - 1] if at else 0)
             if at == len(cells) - 1:
-                of(cells[at], start)
-                return
-            with k.region(f"scf.if {e.cmp('lt', block, body.size(ends[at]))} {{", "} else {"):
-                of(cells[at], start)
-            with k.region("", "}"):
-                choose(at + 1)
+                own()
+            else:
+                k.where(e.cmp("lt", block, body.size(ends[at])), own, lambda: choose(at + 1))
 
         choose(0)
         return [body.finish(sz.mul(ends[-1], sz.ceildiv(rows.number + 1, p.coalesced_rows)))]
@@ -372,7 +370,7 @@ def _of_rows(analysis: Analysis, p: Tiling, env: Sizes) -> Tiling:
 def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors as wide as the widest dtype allows; None if results are not aligned for them, or if ordinary accesses are
     as wide."""
-    if any(n < 0 for n in analysis.values(_strides, call.sizes)):
+    if any(n < 0 for n in analysis.values(input_strides, call.sizes)):
         return None
     return widest_access(analysis, analysis.inputs + analysis.outputs, analysis.outputs, call)
 
@@ -385,7 +383,3 @@ def _sizes(analysis: Analysis) -> tuple:
     """The number of rows, and their length."""
     rows = analysis.once(_rows)
     return rows.number, rows.length
-
-
-def _strides(analysis: Analysis) -> tuple:
-    return tuple(s for v in analysis.inputs for s in analysis.strides[v])

@@ -242,10 +242,11 @@ class ConcatShared(GpuScheduler):
         body, p, analysis = _Body(spec), spec.params, spec.analysis
         e, count = body.e, size_of(analysis.loops(analysis.kept)[0])
         left = e.sub(body.size(count), body.first)
-        with body.k.region(f"scf.if {e.cmp('ge', left, p.coalesced_rows)} {{", "} else {"):
-            body.all(e.const(p.coalesced_rows, body.index), p.access.lanes)
-        with body.k.region("", "}"):  # vectors may not divide fewer rows
-            body.all(left, 1)
+        body.k.where(
+            e.cmp("ge", left, p.coalesced_rows),
+            lambda: body.all(e.const(p.coalesced_rows, body.index), p.access.lanes),
+            lambda: body.all(left, 1),  # vectors may not divide fewer rows
+        )
         return [body.finish(sz.ceildiv(count, p.coalesced_rows))]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
@@ -269,4 +270,5 @@ def _sizes(analysis: Analysis) -> tuple:
 def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     """Vectors of 16 bytes of the widest dtype; None if a tensor with adjacent rows is not aligned for them, or if
     ordinary accesses are as wide."""
-    return widest_access(analysis, analysis.once(_concat).in_line, analysis.inputs + analysis.outputs, call)
+    in_line = analysis.once(_concat).in_line
+    return widest_access(analysis, in_line, in_line, call)

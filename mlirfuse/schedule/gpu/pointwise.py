@@ -59,6 +59,7 @@ class _Kernel(GpuBody):
         if self.row_segments and self.outer:
             *self.outer, self.middle = self.outer
             self.segment_rows = sz.floordiv(size_of(self.middle), self.row_segments)
+        self.crossing = self.runs > 0 and bool(self.middle)  # vectors may cross row boundaries
         self.tile_columns = p.tx * p.width
         self.tile_rows = p.ty * (1 if self.row_segments > 1 else p.rows_per_thread)
         self.across = across = sz.ceildiv(self.columns, self.tile_columns)
@@ -76,32 +77,29 @@ class _Kernel(GpuBody):
 
     def emit(self) -> GpuKernel:
         """The finished kernel."""
-        p, k = self.p, self.k
-        crossing = self.runs and bool(self.middle)  # vectors may cross row boundaries
+        p = self.p
         if p.rows_per_thread * p.vectors_per_thread == 1 and not self.runs and not self.ragged:
             self.tile(True)
         else:  # a full tile needs no check per vector, which would keep its loads from being in flight together
-            with k.region(f"scf.if {self.is_full(bool(crossing))} {{", "} else {"):
-                if crossing and self.ragged:
-                    with k.region(f"scf.if {self.in_one_row()} {{", "} else {"):
-                        self.tile(False, self.runs)
-                    with k.region("", "}"):
-                        self.tile(False)
-                else:
-                    self.tile(False, self.runs)
-            with k.region("", "}"):
-                self.elements() if self.ragged else self.tile(True)
+            self.k.where(self.is_full(), self.full_tile, self.elements if self.ragged else lambda: self.tile(True))
         return self.finish(sz.mul(self.across, sz.ceildiv(self.rows, self.tile_rows)) if self.loops else 1)
 
-    def is_full(self, crossing: bool) -> Val:
-        """Whether all of the block's tile is inside, and, if vectors may be ``crossing`` rows, this thread's do not."""
+    def full_tile(self) -> None:
+        """Compute vectors that are all inside, of ragged rows separately those that cross row boundaries."""
+        if self.crossing and self.ragged:
+            self.k.where(self.in_one_row(), lambda: self.tile(False, self.runs), lambda: self.tile(False))
+        else:
+            self.tile(False, self.runs)
+
+    def is_full(self) -> Val:
+        """Whether all of the block's tile is inside, and, if no other code handles those, no vector crosses rows."""
         e = self.e
         last_column = e.add(e.mul(self.block_column, self.tile_columns), self.tile_columns)
         full = e.cmp("le", last_column, self.size(self.columns))
         if self.outer and self.row_segments <= 1:
             last_row = e.add(e.mul(self.block_row, self.tile_rows), self.tile_rows)
             full = e.and_(full, e.cmp("le", last_row, self.size(self.rows)))
-        if crossing and not self.ragged:
+        if self.crossing and not self.ragged:
             full = e.and_(full, self.in_one_row())
         return full
 
@@ -241,7 +239,7 @@ class Pointwise(GpuScheduler):
             p.must(name, 1 <= p.value(name) <= MOST_UNROLLED, f"must be from 1 to {MOST_UNROLLED}")
         outer, (row_segments, runs, ragged) = len(analysis.loops(analysis.kept)) - 1, p.own
         require(not ragged or row_segments == 1, "ragged: needs row_segments = 1")
-        most = read_at_once(analysis, call)
+        most = read_at_once(analysis, call) or 1
         fits = runs == 0 or (row_segments <= 1 and power_of_two(runs) and runs <= most)
         p.must("runs", fits, f"must be 0, or a power of two up to {most} with row_segments <= 1")
         if row_segments:

@@ -60,7 +60,7 @@ class PointwiseOfSize:
         self.columns, self.rows = analysis.values(extents_of, call.sizes, 0)
         self.row = self.columns  # elements of a row before coalescing
         self.window = bool(analysis.pinned) and analysis.once(unaligned_reads) > 1
-        self.at_once = read_at_once(analysis, call) if self.window else 0
+        self.at_once = (read_at_once(analysis, call) or 1) if self.window else 0
         self.least = min((analysis.stored(v).bytes for v in analysis.inputs), default=1)
         self.row_segments, self.ragged, self.runs = 0, False, 0
         under, self.odd = self._reads_several_rows()

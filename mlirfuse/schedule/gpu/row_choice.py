@@ -13,6 +13,7 @@ from mlirfuse.analysis.phases import Analysis, late_outputs
 from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import reductions as red
 from mlirfuse.schedule.gpu import async_copies
+from mlirfuse.schedule.gpu.access import by_vectors
 from mlirfuse.schedule.gpu.row_body import at_own_index, read_by, row_inputs
 from mlirfuse.schedule.gpu.row_storage import UNROLL
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -417,10 +418,7 @@ def unaligned_access(analysis: Analysis, access: Access, call: SizedCall) -> Acc
         return access
     if any(call.alignments.get(v, 16) < min(16, lanes * v.dtype.bytes) for v in analysis.inputs + like if v.rank):
         return access
-    stored, written = analysis.stored, [v for v in like if v in analysis.outputs]
-    both = analysis.inputs + analysis.outputs
-    aligns = [min(16, lanes * v.dtype.bytes) if v in written else stored(v).bytes for v in both]
-    return access._replace(lanes=lanes, aligns=tuple(aligns), multiples=frozenset())
+    return by_vectors(analysis, access, lanes, [v for v in like if v in analysis.outputs])
 
 
 def _unaligned_layout(analysis: Analysis) -> tuple:

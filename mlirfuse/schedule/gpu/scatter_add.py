@@ -189,10 +189,7 @@ class _ScatterAdd(ScatterAddBody):
                     store(env, loaded)
 
         end = e.mul(e.add(self.wide(self.block), 1), block)
-        with self.k.region(f"scf.if {e.cmp('le', end, self.size(count))} {{", "} else {"):
-            run(False)
-        with self.k.region("", "}"):
-            run(True)
+        self.k.where(e.cmp("le", end, self.size(count)), lambda: run(False), lambda: run(True))
         return self.finish(sz.ceildiv(count, block))
 
     def begin(self) -> GpuKernel:

@@ -24,7 +24,7 @@ from mlirfuse.schedule.gpu.access import access_of, check_exact, hint_of, of_res
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.windows import read_along_at_once
+from mlirfuse.schedule.gpu.windows import read_at_once
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two
 from mlirfuse.schedule.tiling import Tiling
 
@@ -191,7 +191,7 @@ class Stencil(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics = heuristics_of(call.properties).stencil
         access = of_results(analysis, access_of(analysis, True, call, hint_of(analysis, call)), call)
-        at_once = read_along_at_once(analysis, call)
+        at_once = read_at_once(analysis, call, along=True)
         if not at_once:
             return
         height, elements = analysis.values(_extents, call.sizes)
@@ -226,7 +226,7 @@ class Stencil(GpuScheduler):
         height, _ = analysis.values(_extents, call.sizes)
         fits = 1 <= p.rows_per_thread <= min(height, MOST_ROWS)
         p.must("rows_per_thread", fits, f"must be from 1 to {min(height, MOST_ROWS)}")
-        most = read_along_at_once(analysis, call)
+        most = read_at_once(analysis, call, along=True)
         p.must("at_once", power_of_two(p.own.at_once) and p.own.at_once <= most, f"must be a power of two up to {most}")
         check_exact(p.access, of_results(analysis, access_of(analysis, True, call), call, p.access.lanes))
 

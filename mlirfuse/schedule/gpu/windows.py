@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir.graph import Value
@@ -33,46 +34,34 @@ def rows_read(analysis: Analysis) -> int:
     return max(map(len, rows.values()), default=0)
 
 
-def read_at_once(analysis: Analysis, call: SizedCall) -> int:
+def read_at_once(analysis: Analysis, call: SizedCall, along: bool = False) -> int:
     """The number of elements of the narrowest type that can be loaded at once if vectors are unaligned: inputs start
-    and end at a multiple of it."""
-    inputs = [v for v in analysis.inputs if v.rank]
-    spans, strides = analysis.values(_spans, call.sizes), analysis.values(_input_strides, call.sizes)
-    return _divides(analysis, inputs, spans, strides, call) or 1
-
-
-def read_along_at_once(analysis: Analysis, call: SizedCall) -> int:
-    """The same of the inputs that vary along the innermost loop; 0 if a stride is negative."""
-    spans, strides = analysis.values(_spans_along, call.sizes), analysis.values(_input_strides, call.sizes)
-    return _divides(analysis, analysis.once(_varying), spans, strides, call)
-
-
-def _divides(analysis: Analysis, inputs: list[Value], spans: tuple, strides: tuple, call: SizedCall) -> int:
+    and end at a multiple of it. With ``along``, only the inputs that vary along the innermost loop count. 0 if a stride
+    is negative, or no input counts."""
+    inputs, strides = analysis.once(_inputs, along), analysis.values(input_strides, call.sizes)
     if not inputs or min(strides, default=0) < 0:
         return 0
     sizes = [analysis.stored(v).bytes for v in inputs]
     aligned = [call.alignments.get(v, WIDEST) // n for v, n in zip(inputs, sizes)]
-    together = functools.reduce(lambda a, b: a | b, (*spans, *aligned))
+    together = functools.reduce(operator.or_, (*analysis.values(_spans, call.sizes, along), *aligned))
     return min(together & -together, WIDEST // min(sizes))
 
 
-def _varying(analysis: Analysis) -> list[Value]:
-    """The inputs that vary along the innermost loop, or that are read at other indices."""
+def _inputs(analysis: Analysis, along: bool) -> list[Value]:
+    """The inputs with dimensions; ``along``: that vary along the innermost loop, or are read at other indices."""
+    if not along:
+        return [v for v in analysis.inputs if v.rank]
     lane, domain = analysis.loops(analysis.kept)[-1][-1], set(analysis.domain)
     return [
         v for v in analysis.inputs if analysis.axis_stride(v, lane) != 0 or not domain >= set(analysis.axes.flat(v))
     ]
 
 
-def _spans_along(analysis: Analysis) -> tuple:
-    return tuple(analysis.span(v) for v in analysis.once(_varying))
+def _spans(analysis: Analysis, along: bool) -> tuple:
+    return tuple(analysis.span(v) for v in analysis.once(_inputs, along))
 
 
-def _spans(analysis: Analysis) -> tuple:
-    return tuple(analysis.span(v) for v in analysis.inputs if v.rank)
-
-
-def _input_strides(analysis: Analysis) -> tuple:
+def input_strides(analysis: Analysis) -> tuple:
     return tuple(dict.fromkeys(s for v in analysis.inputs for s in analysis.strides[v]))
 
 
