@@ -23,11 +23,10 @@ from mlirfuse.ir.graph import Value
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
+from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
-from mlirfuse.schedule.gpu.tuning.heuristics import TransposeHeuristics
 from mlirfuse.schedule.scheduler import Alignments, KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 from mlirfuse.schedule.transposed import frontier, selected_inputs, unmapped_inputs
@@ -182,15 +181,14 @@ class Transpose(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         """Parameters for segments with an input over the whole domain that is contiguous along another loop than the
         output's innermost; else none."""
-        inputs, (extents, rows, results) = analysis.once(_read_in_order), analysis.once(_numbers)(call.sizes)
-        read = {v: numbers for v, numbers in zip(analysis.inputs, rows) if v in inputs}
-        if analysis.once(_windowed):
-            return _candidates_of_windows(analysis, extents, rows, call)
-        if both := _along_both(analysis, extents, read, results):
-            found = _candidates_along_both(analysis, both, extents, call)
+        extents, rows, results = analysis.once(_numbers)(call.sizes)
+        given, outputs = dict(zip(analysis.inputs, rows)), dict(zip(analysis.outputs, results))
+        plans = (_tiled(analysis, plan, extents, call) for plan in _plans(analysis, given, outputs, len(extents) - 1))
+        for found in plans:
             if (first := next(found, None)) is not None:
-                return itertools.chain([first], found)
-        return _candidates_along_one(analysis, extents, read, call)
+                yield first
+                yield from found
+                return
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         return [_Kernel(spec).emit()]
@@ -235,18 +233,77 @@ class Transpose(GpuScheduler):
         self.check_access(analysis, p, True, call, innermost=not own.along_both)
 
 
-def _candidates_along_one(
-    analysis: Analysis, extents: tuple[int, ...], rows: Numbers, call: SizedCall
-) -> Iterator[Tiling]:
-    """Parameters for outputs along the innermost loop."""
-    heuristics, width = heuristics_of(call.properties).transpose, extents[-1]
-    for n, extent in reversed(list(enumerate(extents[:-1]))):
-        read = [(v, strides) for v, (along, strides) in rows.items() if along[n] == 1 and along[-1] not in (0, 1)]
-        if not read or min(extent, width) <= heuristics.least_extent or extent * width < heuristics.least_elements:
-            continue
-        positions, widest = analysis.once(_values_in_shared, tuple([v for v, _ in read]))
-        yield from _tiled(analysis, call, n, extents, read, positions, widest, _tile(heuristics, widest))
+class _Plan(NamedTuple):
+    """Values to transpose in shared memory, and the loops along which they are contiguous before and after.
+    ``windows``: inputs are read at other indices. Tensors come with their strides in memory."""
+
+    reading: int
+    writing: int
+    in_shared: tuple[Value, ...]
+    along_reading: list  # the tensors with vectors along the reading loop
+    along_writing: list  # the outputs with vectors along the writing one, if others are along the reading one
+    windows: bool = False
+
+
+def _plans(analysis: Analysis, given: Numbers, outputs: Numbers, innermost: int) -> Iterator[_Plan]:
+    """What can be transposed, the best first: all outputs, where inputs are read at other indices, as by a pool, and
+    are contiguous along one loop, which is not the innermost; some outputs, if others are contiguous along the loop
+    along which inputs are, and no input is in the order of the former; or inputs."""
+    if windowed := analysis.once(_windowed):
+        for n in reversed(range(innermost)):
+            read = [(v, strides) for v, (along, strides) in given.items() if along[n] == 1]
+            if {v for v, _ in read}.issuperset(windowed) and not any(along[-1] for along, _ in given.values()):
+                yield _Plan(n, innermost, tuple(analysis.outputs), read, [], True)
         return
+
+    def contiguous(numbers: Numbers, one: int, other: int) -> list:
+        return [(v, strides) for v, (along, strides) in numbers.items() if along[one] == 1 < abs(along[other])]
+
+    given = {v: given[v] for v in analysis.once(_read_in_order)}
+    for n in reversed(range(innermost)):
+        for r, w in ((innermost, n), (n, innermost)):
+            read, early, late = contiguous(given, r, w), contiguous(outputs, r, w), contiguous(outputs, w, r)
+            if read and early and late and not contiguous(given, w, r):
+                yield _Plan(r, w, tuple(v for v, _ in late), read + early, late)
+    for n in reversed(range(innermost)):
+        if read := contiguous(given, n, innermost):
+            yield _Plan(n, innermost, analysis.once(_frontier, tuple(v for v, _ in read)), read, [])
+
+
+def _tiled(analysis: Analysis, plan: _Plan, extents: tuple[int, ...], call: SizedCall) -> Iterator[Tiling]:
+    """Parameters for a plan, none where a loop is short or shared memory has no room. Of inputs alone, fewer may be in
+    shared memory."""
+    heuristics, both = heuristics_of(call.properties).transpose, bool(plan.along_writing)
+    height, width = extents[plan.reading], extents[plan.writing]
+    shortest = min(height, width)
+    positions, widest = analysis.once(_numbered, plan.in_shared)
+    tile = heuristics.tile if widest <= 4 else heuristics.tile_wide
+    if plan.windows and shortest <= tile // 2:
+        tile //= 2
+    room = min(heuristics.shared, call.properties.shared_per_block // 2) // (tile * (tile + 4) * widest)
+    fits = room >= len(positions) or not (plan.windows or both)
+    elements = math.prod(extents) if plan.windows else height * width
+    if not fits or shortest <= heuristics.least_extent or elements < heuristics.least_elements:
+        return
+    access = access_of(analysis, True, call, hint_of(analysis, call))
+    read_lanes, write_lanes = _lanes(plan.along_reading, height, call.alignments), access.lanes
+    if both:
+        read_lanes = min(read_lanes, WIDEST_VECTOR)
+        write_lanes = min(_lanes(plan.along_writing, width, call.alignments), WIDEST_VECTOR)
+        access = access._replace(multiples=frozenset())
+    tensors, writing = analysis.inputs + analysis.outputs, -1 if plan.writing == len(extents) - 1 else plan.writing
+    positions = positions[: max(1, room)]
+    for layout in _layouts(tile, (height, width), math.prod(extents), widest, call.properties):
+        along_reading, along_writing = min(read_lanes, layout.lanes), min(write_lanes, layout.lanes)
+        lanes = dict.fromkeys([v for v, _ in plan.along_reading], along_reading)
+        lanes |= dict.fromkeys([v for v, _ in plan.along_writing], along_writing)
+        usual = along_reading if both else along_writing
+        aligns = tuple(
+            lanes[v] * v.dtype.bytes if v in lanes else min(align, usual * analysis.stored(v).bytes)
+            for v, align in zip(tensors, access.aligns)
+        )
+        own = Tile(layout.size, plan.reading, along_reading, positions, layout.along_reading, writing, both)
+        yield Tiling("transpose", access._replace(lanes=along_writing, aligns=aligns), layout.tx, own=own)
 
 
 class _Layout(NamedTuple):
@@ -263,55 +320,6 @@ class _Layout(NamedTuple):
         return self.size * self.size // self.tx
 
 
-def _tile(heuristics: TransposeHeuristics, widest: int) -> int:
-    return heuristics.tile if widest <= 4 else heuristics.tile_wide
-
-
-def _room(call: SizedCall) -> int:
-    """Bytes of shared memory for tiles."""
-    return min(heuristics_of(call.properties).transpose.shared, call.properties.shared_per_block // 2)
-
-
-def _tiled(analysis: Analysis, call: SizedCall, n: int, extents: tuple[int, ...], read: list,
-           positions: tuple[int, ...], widest: int, tile: int) -> Iterator[Tiling]:  # fmt: skip
-    """Parameters for the reading loop ``n``, along which the inputs ``read`` are contiguous. ``positions``, ``widest``:
-    as of :func:`_values_in_shared`."""
-    extent, width = extents[n], extents[-1]
-    positions = positions[: max(1, _room(call) // (tile * (tile + 4) * widest))]
-    lanes = _lanes(read, extent, call.alignments)
-    access = access_of(analysis, True, call, hint_of(analysis, call))
-    for layout in _layouts(tile, (extent, width), math.prod(extents), widest, call.properties):
-        read_lanes, stored = min(lanes, layout.lanes), narrowed(analysis, access, min(access.lanes, layout.lanes))
-        aligns = list(stored.aligns)
-        for v, _ in read:
-            aligns[analysis.inputs.index(v)] = read_lanes * v.dtype.bytes
-        own = Tile(layout.size, n, read_lanes, positions, layout.along_reading)
-        yield Tiling("transpose", stored._replace(aligns=tuple(aligns), multiples=access.multiples), layout.tx, own=own)
-
-
-def _candidates_of_windows(
-    analysis: Analysis, extents: tuple[int, ...], rows: tuple, call: SizedCall
-) -> Iterator[Tiling]:
-    """Parameters where inputs are read at other indices, as by a pool, and all are contiguous along one loop, which is
-    not the innermost: everything is computed along it, and the results are stored in shared memory."""
-    heuristics, width = heuristics_of(call.properties).transpose, extents[-1]
-    for n, extent in reversed(list(enumerate(extents[:-1]))):
-        read = [(v, strides) for v, (along, strides) in zip(analysis.inputs, rows) if along[n] == 1]
-        if not {v for v, _ in read} >= set(analysis.once(_windowed)) or any(along[-1] for along, _ in rows):
-            continue
-        if min(extent, width) <= heuristics.least_extent or math.prod(extents) < heuristics.least_elements:
-            continue
-        nodes = _nodes(analysis)
-        positions = tuple([nodes.index(v) for v in analysis.outputs])
-        widest = max(_shared_dtype(v, analysis).bytes for v in analysis.outputs)
-        tile = _tile(heuristics, widest)
-        if min(extent, width) <= tile // 2:
-            tile //= 2
-        if len(positions) * tile * (tile + 4) * widest <= _room(call):
-            yield from _tiled(analysis, call, n, extents, read, positions, widest, tile)
-        return
-
-
 def _windowed(analysis: Analysis) -> list[Value]:
     """The inputs that are read at other indices, of segments whose outputs have all axes."""
     loops, kept = analysis.loops(analysis.kept), set(analysis.kept)
@@ -324,64 +332,6 @@ def _windowed(analysis: Analysis) -> list[Value]:
 def _read_in_order(analysis: Analysis) -> list[Value]:
     """The inputs that are read at the indices of the loops, but for dimensions of which an element is selected."""
     return analysis.once(unmapped_inputs) + analysis.once(selected_inputs)
-
-
-class _AlongBoth(NamedTuple):
-    """Two loops of a segment, and its tensors that are contiguous along either, each with its strides."""
-
-    reading: int
-    writing: int
-    given: list  # inputs along the reading loop
-    early: list  # outputs along it
-    late: list  # outputs along the writing loop
-
-
-def _along_both(analysis: Analysis, extents: tuple[int, ...], rows: Numbers, results: tuple) -> _AlongBoth | None:
-    """The loops of a segment with outputs that are contiguous along the loop along which inputs are, and outputs that
-    are so along another, none of which is the order of an input; None for other segments. ``rows`` and ``results``: as
-    of :func:`_numbers`."""
-    if len(analysis.outputs) < 2:
-        return None
-
-    def contiguous(numbers: Numbers, one: int, other: int) -> list:
-        return [(v, strides) for v, (along, strides) in numbers.items() if along[one] == 1 < abs(along[other])]
-
-    outputs, innermost = dict(zip(analysis.outputs, results)), len(extents) - 1
-    for n in reversed(range(innermost)):
-        for r, w in ((innermost, n), (n, innermost)):
-            given, early, late = contiguous(rows, r, w), contiguous(outputs, r, w), contiguous(outputs, w, r)
-            if given and early and late and not contiguous(rows, w, r):
-                return _AlongBoth(r, w, given, early, late)
-    return None
-
-
-def _candidates_along_both(
-    analysis: Analysis, both: _AlongBoth, extents: tuple[int, ...], call: SizedCall
-) -> Iterator[Tiling]:
-    """Parameters for outputs along two loops; none where one of them is short."""
-    heuristics = heuristics_of(call.properties).transpose
-    height, width = extents[both.reading], extents[both.writing]
-    widest = max(_shared_dtype(v, analysis).bytes for v, _ in both.late)
-    tile, short = _tile(heuristics, widest), min(height, width) <= heuristics.least_extent
-    fits = len(both.late) * tile * (tile + 4) * widest <= _room(call)
-    if not fits or short or height * width < heuristics.least_elements:
-        return
-    nodes, tensors = _nodes(analysis), analysis.inputs + analysis.outputs
-    positions = tuple([nodes.index(v) for v, _ in both.late])
-    access = access_of(analysis, True, call, hint_of(analysis, call))
-    read_lanes = min(_lanes([*both.given, *both.early], height, call.alignments), WIDEST_VECTOR)
-    write_lanes = min(_lanes(both.late, width, call.alignments), WIDEST_VECTOR)
-    writing = both.writing - len(extents) if both.writing == len(extents) - 1 else both.writing
-    for layout in _layouts(tile, (height, width), math.prod(extents), widest, call.properties):
-        along_reading, along_writing = min(read_lanes, layout.lanes), min(write_lanes, layout.lanes)
-        lanes = dict.fromkeys([v for v, _ in (*both.given, *both.early)], along_reading)
-        lanes |= dict.fromkeys([v for v, _ in both.late], along_writing)
-        sizes = [analysis.stored(v).bytes for v in tensors]
-        known = [lanes.get(v, min(align // n, along_reading)) for v, align, n in zip(tensors, access.aligns, sizes)]
-        aligns = tuple(count * n for count, n in zip(known, sizes))
-        stored = access._replace(lanes=along_writing, aligns=aligns, multiples=frozenset())
-        own = Tile(layout.size, both.reading, along_reading, positions, layout.along_reading, writing, True)
-        yield Tiling("transpose", stored, layout.tx, own=own)
 
 
 def _lanes(tensors: list, extent: int, alignments: Alignments) -> int:
@@ -430,10 +380,8 @@ def _numbers(analysis: Analysis):
     return sz.function(", ".join(texts), sz.symbols_of(numbers))
 
 
-def _values_in_shared(analysis: Analysis, read: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
-    """The node numbers of the values to store in shared memory for these inputs, and the bytes of the widest one's
-    elements."""
-    in_shared = _frontier(analysis, list(read))
+def _numbered(analysis: Analysis, in_shared: tuple[Value, ...]) -> tuple[tuple[int, ...], int]:
+    """The node numbers of values in shared memory, and the bytes of the widest one's elements."""
     nodes = _nodes(analysis)
     return tuple([nodes.index(v) for v in in_shared]), max(_shared_dtype(v, analysis).bytes for v in in_shared)
 
@@ -448,8 +396,8 @@ def _shared_dtype(value: Value, analysis: Analysis) -> dt.DType:
     return dt.u8 if dtype is dt.bool_ and value in analysis.inputs else dtype
 
 
-def _frontier(analysis: Analysis, in_shared: list[Value]) -> list[Value]:
+def _frontier(analysis: Analysis, in_shared: tuple[Value, ...]) -> tuple[Value, ...]:
     """Instead of inputs, the last values that depend on them alone, if those take fewer bytes: each needs a tile."""
-    needed, selected = frontier(analysis, in_shared), set(in_shared).intersection(analysis.once(selected_inputs))
+    needed, selected = frontier(analysis, [*in_shared]), set(in_shared).intersection(analysis.once(selected_inputs))
     fewer = sum(_shared_dtype(v, analysis).bytes for v in needed) <= sum(v.dtype.bytes for v in in_shared)
-    return needed if selected or (needed and fewer) else in_shared
+    return tuple(needed) if selected or (needed and fewer) else in_shared
