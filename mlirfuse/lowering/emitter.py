@@ -486,7 +486,7 @@ class Emitter:
 
     def _float_to_int(self, a: Val, dtype: DType) -> Val:
         # fptosi of a value out of range is poison: it becomes the least number of the type that x86 converts in, which
-        # is that of 32 bits for signed integers of as many and fewer.
+        # is that of 32 bits for signed integers of as many and fewer; 0 as an unsigned integer above 2^64.
         if a.dtype.bits == 16:
             a = self.cast(a, dt.f32)
         signed = dtype.kind == "i" and dtype.bits <= 32
@@ -501,8 +501,8 @@ class Emitter:
                 self.and_(self.cmp("ge", a, -low), self.cmp("lt", a, -2 * low)), self.sub(a, -low), 0.0
             )
             high = self.op(f"arith.fptosi {shifted} : {shifted.type} to {to.type}", wide, a.lanes)
-            high = self.xor(high, -(2**63))
+            high = self.select(self.cmp("ge", a, -2 * low), 0, self.xor(high, -(2**63)))
             value = self.select(self.cmp("ge", a, -low), high, value)
-            inside = self.and_(self.cmp("ge", a, low), self.cmp("lt", a, -2 * low))
+            inside = self.cmp("ge", a, low)
         value = self.select(inside, value, -(2 ** (wide.bits - 1)))
         return self.cast(value, dtype)

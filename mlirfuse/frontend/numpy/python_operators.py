@@ -40,15 +40,19 @@ UNARY: Operators = {
 }
 
 
-def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int) -> Any:
-    """``base ** exponent`` for an exponent above 0, with the products that NumPy computes."""
-    result, square = None, base
+def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int, one: Any = None) -> Any:
+    """``base ** exponent`` for an exponent above 0, with the products that NumPy computes. ``one``: what the first of
+    them multiplies, which makes infinite complex numbers NaN."""
+    result, square = one, base
     while exponent:
         if exponent & 1:
             result = square if result is None else multiply(result, square)
         exponent >>= 1
         square = multiply(square, square) if exponent else square
     return result
+
+
+UNMULTIPLIED = (1, 2, 3)  # the exponents of NumPy's complex powers that do not begin with a product by 1
 
 
 def name_of(function: Callable) -> str:

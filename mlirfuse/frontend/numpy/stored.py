@@ -28,7 +28,7 @@ def stored(t, new: Any, dtype: DType, index: Any = PART, rank: int | None = None
     if isinstance(new, TracedScalar) and new._weak is complex and dtype.kind not in "cb":
         _refused(1j, dtype, index)
     if index is not SELECTED and isinstance(new, LeafScalar) and new._weak is None:
-        new = _checked(t, new, dtype)
+        new = checked(t, new, dtype)
     zero_d = isinstance(new, np.ndarray) and not new.ndim
     if new.__class__ in (int, float, complex, bool) or isinstance(new, np.generic) or zero_d:
         return operand(t, _converted(new, dtype, index))
@@ -51,9 +51,9 @@ def stored(t, new: Any, dtype: DType, index: Any = PART, rank: int | None = None
     return source
 
 
-def _checked(t, new: LeafScalar, dtype: DType) -> Any:
-    """``new``, a NumPy number among the arguments that is written into elements of ``dtype``, which for signed
-    integers NumPy checks: where a guard of the trace does not tell that it fits, its value."""
+def checked(t, new: LeafScalar, dtype: DType) -> Any:
+    """``new``, a number among the arguments that is written, as one of NumPy's, into elements of ``dtype``. For signed
+    integers NumPy checks it: where no guard of the trace tells that it fits, this is its value."""
     own = new._value.dtype
     if not (dtype.is_integer and dtype.is_signed) or own is dt.bool_:
         return new

@@ -100,10 +100,15 @@ def _reciprocal(t, values, ins, outs):
     (x,), (dtype, *_) = values, ins
     if dtype.is_float:
         return t.emit("reciprocal", x)
-    one = t.builder.constant(1, dtype)
-    of_zero = complex(np.nan, np.nan) if dtype.kind == "c" else reciprocal_of_zero(dtype)
-    inverse = t.emit("reciprocal", x) if dtype.kind == "c" else t.emit("trunc_div", one, x)
-    return t.emit("where", t.emit("eq", x, t.builder.constant(0, dtype)), t.builder.constant(of_zero, dtype), inverse)
+    one, zero = (t.builder.constant(n, dtype) for n in (1, 0))
+    if dtype.kind != "c":
+        of_zero, inverse = t.builder.constant(reciprocal_of_zero(dtype), dtype), t.emit("trunc_div", one, x)
+    else:  # NaN of 0, and zeros with the signs of the conjugate, which a quotient of 1 + 0i does not have
+        of_zero, inverse = t.builder.constant(complex(np.nan, np.nan), dtype), t.emit("reciprocal", x)
+        signs = t.emit("real", x), t.emit("neg", t.emit("imag", x))
+        parts = [t.emit("copysign", t.emit(name, inverse), sign) for name, sign in zip(("real", "imag"), signs)]
+        inverse = t.emit("complex", *parts)
+    return t.emit("where", t.emit("eq", x, zero), of_zero, inverse)
 
 
 def reciprocal_of_zero(dtype: dt.DType) -> int:

@@ -13,7 +13,7 @@ from mlirfuse.frontend.numpy.created_array import CreatedArray, as_created, with
 from mlirfuse.frontend.numpy.memory_order import checked_order, forced, strides_of
 from mlirfuse.frontend.numpy.operands import asarray, fresh, operand, trace_of, value_of, wrap
 from mlirfuse.frontend.numpy.promotion import dtype_of, int_range, kind_of, resolve, result_type_of
-from mlirfuse.frontend.numpy.python_operators import by_squaring
+from mlirfuse.frontend.numpy.python_operators import UNMULTIPLIED, by_squaring
 from mlirfuse.frontend.numpy.registry import COMPLEX, UFUNCS, suggestion
 from mlirfuse.frontend.numpy.shapes import aligned, broadcast_shape, broadcast_value, fits
 from mlirfuse.frontend.numpy.source import at_users_line, fail, unsupported
@@ -59,7 +59,7 @@ def call_ufunc(ufunc, inputs, kwargs=None):
         if wide.kind == "c":
             operands[0] = asarray(operands[0], wide.numpy)
     if ufunc is np.power or (ufunc is np.float_power and kind_of(operands[0]) == np.dtype(complex)):
-        shortcut = _power(t, operands) if dtype is None and out is None else None
+        shortcut = _power(t, operands) if dtype is None and out is None and casting == "same_kind" else None
         if shortcut is not None:
             return shortcut
     if dtype is None and casting == "same_kind":
@@ -206,25 +206,22 @@ def _power(t, operands):
         return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
     if dtype.is_integer and exponent < 0:
         fail(ValueError, "Integers to negative integer powers are not allowed.")
-    if exponent == -1 and dtype.is_inexact:
-        value = value_of(t, base, dtype)
-        return wrap(t, _inverse_power(t, value, value))
+    if exponent == -1 and dtype.is_float:
+        return wrap(t, t.emit("reciprocal", value_of(t, base, dtype)))
     exact = dtype.is_integer and 0 < exponent <= 64
     if dtype.kind == "c" and exponent in range(-99, 100) and exponent != 0:  # as NumPy does
         exact = True
     if exponent not in (1, 2, 3, 4) and not exact:
         return None
     value = value_of(t, base, dtype)
-    result = by_squaring(functools.partial(t.emit, "mul"), value, abs(int(exponent)))
-    if exponent in range(-99, 0):
+    one = t.builder.constant(1, dtype) if dtype.kind == "c" and exponent not in UNMULTIPLIED else None
+    result = by_squaring(functools.partial(t.emit, "mul"), value, abs(int(exponent)), one)
+    if exponent < 0:
         return wrap(t, _inverse_power(t, value, result))
     return wrap(t, fresh(t, result) if result is value else result)
 
 
 def _inverse_power(t, base: Value, power: Value) -> Value:
-    """``1 / power``, a power of ``base``; NumPy's of a complex 0 is NaN."""
-    inverse = t.emit("reciprocal", power)
-    if base.dtype.kind != "c":
-        return inverse
-    zero, nan = (t.builder.constant(x, base.dtype) for x in (0, complex(np.nan, np.nan)))
-    return t.emit("where", t.emit("eq", base, zero), nan, inverse)
+    """``1 / power``, a power of a complex ``base``; NumPy's of 0 is NaN."""
+    one, zero, nan = (t.builder.constant(x, base.dtype) for x in (1, 0, complex(np.nan, np.nan)))
+    return t.emit("where", t.emit("eq", base, zero), nan, t.emit("div", one, power))

@@ -263,8 +263,10 @@ def test_what_numpy_refuses_to_store(statement, kind):
 
 @pytest.mark.parametrize("kind", ["i1", "i4", "u1", "f4"])
 @pytest.mark.parametrize(
-    "statement", ["a[0] = v", "a[:] = v", "a[..., 1:] = v", "a.fill(v)", "a[a > 1] = v", "a[[0, 1]] = v"]
-)
+    "statement",
+    ["a[0] = v", "a[:] = v", "a[..., 1:] = v", "a.fill(v)", "a[a > 1] = v", "a[[0, 1]] = v",
+     "a = np.pad(a, 1, constant_values=v)"],
+)  # fmt: skip
 def test_numbers_of_numpy_are_stored_as_numpy_stores_them(statement, kind):
     """Each value by the compiled function of those before it: one that does not fit is refused then, too."""
     f = function_of(f"def f(a, v):\n    {statement}\n    return a\n")
@@ -413,6 +415,7 @@ _VALUES = [
     ("np.concatenate([a, b], dtype='?', casting='no')", "i8", "i8"), ("np.select([a > 2], [-1], a)", "u1", "u1"), ("np.round(a > 1, 1)", "i8", "i8"),
     ("np.where(a > 1, a, 2**70)", "u1", "u1"), ("np.add(a, b, casting='no')", "i8", "f8"), ("np.add(a, b, order='F')", "i8", "f8"),
     ("np.add.at(a, [0, 1, 1], True), a", "?", "?"), ("np.add.at(a, [0, 1], 1.5), a", "i8", "i8"), ("a.astype('u1', casting='safe')", "i8", "i8"),
+    ("np.power(a, 2, casting='equiv')", "u2", "u2"), ("np.power(a, 2, casting='safe')", "f4", "f4"), ("np.pad(a, 1, constant_values=((300, 0),))", "i1", "i1"),
 ]  # fmt: skip
 
 

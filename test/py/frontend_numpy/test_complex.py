@@ -351,3 +351,31 @@ def test_discarded_imaginary_parts_give_no_warning(f):
         wanted = f(z)
     np.testing.assert_array_equal(found, wanted)
     assert found.dtype == wanted.dtype
+
+
+def _in_loop(power):
+    def f(z):
+        out = np.empty_like(z)
+        for k in range(len(z)):
+            out[k] = power(z[k])
+        return out
+
+    return f
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("f", [
+    np.reciprocal, lambda z: z**-1, lambda z: np.power(z, -1), lambda z: z**-1.0, lambda z: z**-2, lambda z: z**1,
+    lambda z: z**3, lambda z: z**4, lambda z: z**5,
+    *map(_in_loop, (lambda z: z**-1, lambda z: z**1, lambda z: z**2, lambda z: z**3, lambda z: z**4, lambda z: z**-2)),
+])  # fmt: skip
+def test_powers_of_infinite_numbers(f, dtype):
+    parts = [np.inf, -np.inf, np.nan, 1.5, -2.0]
+    z = np.array([complex(a, b) for a in parts for b in parts], dtype)
+    with np.errstate(all="ignore"):
+        wanted = f(z)
+    found = mlirfuse.jit(lambda z: f(z))(z)
+    for part in ("real", "imag"):
+        np.testing.assert_allclose(getattr(found, part), getattr(wanted, part), rtol=1e-6)
+        zeros = getattr(wanted, part) == 0
+        np.testing.assert_array_equal(np.signbit(getattr(found, part))[zeros], np.signbit(getattr(wanted, part))[zeros])

@@ -115,6 +115,7 @@ STRIDED_OPS = (
     "std_mean",
     "nn.functional.layer_norm",
     "nn.functional.channel_shuffle",
+    "native_dropout_backward",
 )
 
 

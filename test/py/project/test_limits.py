@@ -65,6 +65,7 @@ SHOWN = {
     "Matrix products": ["test_explain.py::test_library_ops_and_views", "test_ops_numeric.py::test_library"],
     "Complex numbers are": ["test_clip_of_complex_numbers_is_not_compiled"],
     "bfloat16 promotes": ["test_bfloat16_promotes_as_float16"],
+    "A float that an integer": ["test_casts_of_floats_that_an_integer_type_does_not_hold"],
     "8-bit floats": ["test_bfloat16_promotes_as_float16"],
     "Scans share a segment": ["test_scans.py::test_cpu_with_reductions", "test_scans.py::test_gpu_with_reductions"],
     "On a GPU, the tile steps": ["test_scans.py::test_gpu_with_reductions"],
@@ -192,6 +193,16 @@ def test_numbers_that_an_integer_type_does_not_hold():
     assert mlirfuse.jit(straight)(np.zeros(2, np.int64), x)[1] == 1
     with pytest.raises(ValueError):
         mlirfuse.jit(loop)(np.zeros(2, np.int64), x)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"])
+def test_casts_of_floats_that_an_integer_type_does_not_hold(dtype):
+    cast = mlirfuse.jit(lambda x: x.astype(dtype))
+    for value in (np.nan, np.inf, -np.inf, 1e30, -1e30, -3000000001.0):
+        found = {n for length in (1, 3, 7, 64, 1000) for n in cast(np.full(length, value)).tolist()}
+        with np.errstate(invalid="ignore"):
+            single = np.float64(value).astype(dtype)
+        assert len(found) == 1 and (found == {single} or dtype in ("u1", "u2"))
 
 
 def test_a_cumulative_product_multiplies_runs():

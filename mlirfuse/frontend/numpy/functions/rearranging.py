@@ -19,8 +19,8 @@ from mlirfuse.frontend.numpy.promotion import array_kind, dtype_of, result_type_
 from mlirfuse.frontend.numpy.registry import implements
 from mlirfuse.frontend.numpy.shapes import axes_of, axis_of, flat_axis, no_bools, size_of
 from mlirfuse.frontend.numpy.source import fail, unsupported
-from mlirfuse.frontend.numpy.stored import stored
-from mlirfuse.frontend.numpy.traced_array import TracedArray
+from mlirfuse.frontend.numpy.stored import checked, stored
+from mlirfuse.frontend.numpy.traced_array import LeafArray, LeafScalar, TracedArray
 from mlirfuse.frontend.numpy.ufuncs import check_cast, into_out
 from mlirfuse.frontend.numpy.views import Slice
 from mlirfuse.ir import dtypes as dt
@@ -252,7 +252,12 @@ def _filling(t, value, dtype: DType) -> Value:
     """One of the ``constant_values`` as an element, converted as NumPy does: from an array to elements."""
     if isinstance(value, TracedArray) and value.ndim:
         unsupported("np.pad with an array as constant_values", "give numbers")
-    known = np.asarray(value)[()] if value.__class__ in (int, float, complex, bool) else value
+    known = value if isinstance(value, TracedArray) else np.asarray(value)[()]
+    if dtype.is_integer and isinstance(value, LeafArray):  # whether it fits depends on its value
+        element = value.known()
+        known = value if element is None else element[()]
+    if isinstance(value, LeafScalar) and value._weak is int:
+        known = checked(t, value, dtype)
     return value_of(t, stored(t, known, dtype), dtype, True)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlirfuse.frontend.numpy.loops.values import require
-from mlirfuse.frontend.numpy.python_operators import by_squaring
+from mlirfuse.frontend.numpy.python_operators import UNMULTIPLIED, by_squaring
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.complex_functions import FUNCTIONS, RealOps
 from mlirfuse.ir.dtypes import DType
@@ -135,8 +135,11 @@ class _EmittedOps(RealOps):
 
 
 def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:
-    """``x ** exponent``."""
-    result = by_squaring(e.mul, x, abs(exponent)) if exponent else e.const(1, x.dtype)
+    """``x ** exponent``, as NumPy's of its numbers."""
+    one = e.const(1, x.dtype)
+    if not exponent:
+        return one
+    result = by_squaring(e.mul, x, abs(exponent), None if exponent in UNMULTIPLIED else one)
     return inverse_power(e, x, result) if exponent < 0 else result
 
 

@@ -32,7 +32,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     words_of,
 )
 from mlirfuse.frontend.numpy.promotion import loop_types
-from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, name_of
+from mlirfuse.frontend.numpy.python_operators import BINARY, COMPARE, UNARY, UNMULTIPLIED, name_of
 from mlirfuse.frontend.numpy.syntax import dotted
 from mlirfuse.frontend.numpy.ufunc_rules import reciprocal_of_zero
 from mlirfuse.ir import dtypes as dt
@@ -338,11 +338,15 @@ class Expressions(PythonNumbers):
     def _complex_power(self, base: Any, exponent: Number, dtype: dt.DType) -> Any:
         """A power of complex numbers by a Python int."""
         e, power = self.code, complex_numbers.integer_power
+        if exponent.known == -1 and not isinstance(base, Number):  # np.reciprocal
+            return self.mapped(dtype, lambda x: complex_numbers.inverse_power(e, x, x), [base])
         if exponent.known is not None and abs(exponent.known) < _MOST_SQUARED:
             return self.mapped(dtype, lambda x: power(e, e.cast(x, dtype), exponent.known), [base])
         if not isinstance(base, Number):
             return None
         found = self.power(base.val, e.abs(exponent.val), e.mul)
+        for n in UNMULTIPLIED:
+            found = e.select(e.cmp("eq", exponent.val, n), power(e, base.val, n), found)
         inverse = complex_numbers.inverse_power(e, base.val, found)
         return number(e.select(e.cmp("lt", exponent.val, 0), inverse, found))
 

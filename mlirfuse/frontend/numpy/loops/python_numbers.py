@@ -7,7 +7,6 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from mlirfuse.frontend.numpy.loops import complex_numbers
 from mlirfuse.frontend.numpy.loops.subscripts import Subscripts
 from mlirfuse.frontend.numpy.loops.values import (
     PY_BOOL,
@@ -89,7 +88,7 @@ class PythonNumbers(Subscripts):
         e = self.code
         a, b = (e.cast(v.val, dt.c128) for v in (left, right))
         if isinstance(op, ast.Pow) and isinstance(right.known, int) and right.known > 0:
-            return Number(complex_numbers.integer_power(e, a, right.known), PY_COMPLEX)
+            return Number(by_squaring(e.mul, a, right.known, e.const(1, dt.c128)), PY_COMPLEX)
         require(type(op) in _ARITHMETIC, "this operator on Python complex numbers")
         return Number(getattr(e, _ARITHMETIC[type(op)])(a, b), PY_COMPLEX)
 

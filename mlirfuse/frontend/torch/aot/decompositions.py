@@ -154,6 +154,12 @@ def _softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.
     return torch.where(scaled > threshold, wide, found if beta == 1 else found / beta).to(x.dtype)
 
 
+def _native_dropout_backward(gradient: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
+    """In the gradient's memory order, as eager's on a CPU; torch's own is row-major, as eager's on a GPU."""
+    created = gradient * (kept.type_as(gradient) * scale)
+    return created if gradient.device.type == "cpu" else created.contiguous()
+
+
 def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int,
                              beta: float) -> torch.Tensor:  # fmt: skip
     """torch's own takes the sign of the error, which is 0 for NaN: the loss would be NaN and its gradient 0."""
@@ -231,6 +237,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.softplus.default: _softplus,
         aten.threshold.default: _threshold,
         aten.logit_backward.default: _logit_backward,
+        aten.native_dropout_backward.default: _native_dropout_backward,
         aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
         **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
         aten.nan_to_num.default: _unless(aten.nan_to_num.default, torch.is_complex),
