@@ -17,18 +17,19 @@ far as necessary, so that the order of combination differs from call to call."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
 from mlirfuse.lowering.kernel import Memory
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.scan_body import ScanBody
+from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.scheduler import KernelSpec
+
+if TYPE_CHECKING:
+    from mlirfuse.schedule.gpu.scan_body import ScanKernel
 
 THREADS = 256  # per block of the kernel that clears the words
 _WRITTEN = 1 << 32  # the flag in a published word
@@ -46,16 +47,13 @@ class States(NamedTuple):
 class Asker(NamedTuple):
     """What one thread does to get the prefix before its block.
 
-    It reads the states of the parts ``numbers`` of its group. ``after(n, op, state)`` combines what the threads of the
-    same points have read for the ``n``-th scan. ``leads``: whether the thread also reads the prefix of the previous
-    group, and broadcasts the block's prefix through shared memory, for each scan at ``offsets`` and index ``at``, which
-    is free for reuse. ``shows``: whether it publishes the block's states."""
+    It reads the states of the parts ``numbers`` of its group. ``leads``: whether it also reads the prefix of the
+    previous group, and broadcasts the block's prefix through shared memory, for each scan at index ``at``, which is
+    free for reuse. ``shows``: whether it publishes the block's states."""
 
     numbers: list[Val]
     leads: Val
     shows: Val
-    after: Callable[[int, Op, sc.State], sc.State]
-    offsets: list[list[int]]
     at: Val
 
 
@@ -63,7 +61,7 @@ class ScanChain:
     """A chain over ``partials`` parts in groups of ``group`` (a power of two), with a state for each of ``points``
     points of the kept axes."""
 
-    def __init__(self, body: ScanBody, points: sz.Size, partials: sz.Size, group: int):
+    def __init__(self, body: ScanKernel, points: sz.Size, partials: sz.Size, group: int):
         self.body, self.e, self.points, self.group = body, body.e, points, group
         self.of_partials = States(1, partials)  # word 0 is the ticket
         self.of_groups = States(1 + sz.mul(sz.mul(points, partials), _state_halves(body)), sz.ceildiv(partials, group))
@@ -87,10 +85,10 @@ class ScanChain:
         91 registers without the reload, 64 with it, so that two blocks fit a multiprocessor instead of one."""
         return self.body.wide(self.body.shared_load(self._ticket, dt.i32))
 
-    def begin(self, partial: Val, point: Val, own: list[sc.State], asker: Asker) -> list[sc.State]:
+    def begin(self, partial: Val, point: Val, own: list[sc.State]) -> list[sc.State]:
         """Publish the states ``own`` of part ``partial``, and return the prefix states before it. This thread has those
         at ``point``; vectors also cover the following points."""
-        body, e, lanes = self.body, self.e, own[0][0].lanes
+        body, e, lanes, asker = self.body, self.e, own[0][0].lanes, self.body.asker()
         group, in_group = e.shr(partial, self.group.bit_length() - 1), e.and_(partial, self.group - 1)
         with body.leader(asker.shows):
             self._publish(self.of_partials, partial, point, own)
@@ -110,7 +108,8 @@ class ScanChain:
         for n, op in enumerate(body.scans):
             nothing = sc.identity(e, op, lanes)
             states = [sc.select(e, here, part_states[n], nothing) for here, part_states in zip(is_needed, found)]
-            together.append(asker.after(n, op, functools.reduce(functools.partial(sc.combine, e, op), states)))
+            read = functools.reduce(functools.partial(sc.combine, e, op), states)
+            together.append(body.starts(n, op, nothing, [read], e.const(1, dt.i32))[1])  # of all its threads
         with body.leader(asker.leads):  # last, because all of the next group waits for it
             (carried,) = self._wait(self.of_groups, [before], point, lanes, [later], [seen_before])
             begin = [
@@ -120,10 +119,10 @@ class ScanChain:
             with body.leader(e.and_(asker.shows, e.cmp("eq", in_group, self.group - 1))):
                 ends = [sc.combine(e, op, a, b) for op, a, b in zip(body.scans, begin, own)]
                 self._publish(self.of_groups, group, point, ends)
-            for offsets, state in zip(asker.offsets, begin):
+            for offsets, state in zip(body.offsets, begin):
                 body.put(offsets, asker.at, state)
         body.barrier()
-        return [body.get(offsets, asker.at, state) for offsets, state in zip(asker.offsets, together)]
+        return [body.get(offsets, asker.at, state) for offsets, state in zip(body.offsets, together)]
 
     def _publish(self, of: States, number: Val, point: Val, states: list[sc.State]) -> None:
         """Publish the states of a part or of a group's prefix at ``point`` and, for vectors, the following points."""
@@ -186,9 +185,9 @@ def _halves_of_type(dtype: dt.DType) -> int:
     return max(1, dtype.bits // 32)
 
 
-def _state_halves(body: ScanBody) -> int:
+def _state_halves(body: GpuBody) -> int:
     """The 32-bit halves of all scans' states at a point."""
-    return sum(_halves_of_type(d) for op in body.scans for d in sc.state_types(op))
+    return sum(_halves_of_type(d) for op in body.analysis.scans for d in sc.state_types(op))
 
 
 def _split_halves(e: Emitter, val: Val) -> list[Val]:
@@ -203,9 +202,9 @@ def _join_halves(e: Emitter, halves: list[Val], dtype: dt.DType) -> Val:
     return e.bitcast(halves[0], dtype) if dtype.is_float else e.cast(halves[0], dtype)
 
 
-def _words(body: ScanBody, count: sz.Size) -> Memory:
+def _words(body: GpuBody, count: sz.Size) -> Memory:
     """The memory of the ticket, and of the words of parts and of groups."""
-    words = body.buffer((body.scans[0], "words"), count, dt.u64)
+    words = body.buffer((body.analysis.scans[0], "words"), count, dt.u64)
     body.between_blocks.add(words.pointer)
     return words
 
@@ -214,6 +213,6 @@ def emptied(spec: KernelSpec, chain: ScanChain | None) -> list[GpuKernel]:
     """The kernel that sets the words of a chain to 0, before the scan; none without a chain."""
     if chain is None:
         return []
-    body = ScanBody(spec._replace(name=f"{spec.name}_words"), THREADS)
+    body = GpuBody(spec._replace(name=f"{spec.name}_words"), THREADS)
     words = _words(body, chain.count)
     return [body.of_each(chain.count, lambda at: body.buffer_store(words, at, body.e.const(0, dt.u64)))]

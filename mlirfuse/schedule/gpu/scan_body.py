@@ -3,8 +3,6 @@ memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mlirfuse.analysis.phases import Analysis, apart, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
@@ -12,26 +10,61 @@ from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
+from mlirfuse.lowering.module import GpuKernel
+from mlirfuse.schedule.gpu.chained_scan import Asker, ScanChain, emptied
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.row_body import at_own_index
 from mlirfuse.schedule.scheduler import KernelSpec
 
-if TYPE_CHECKING:
-    from mlirfuse.schedule.gpu.chained_scan import ScanChain
-
 Places = list[tuple[Env, Val]]  # of vectors, and whether each is inside the row
 
 
-class ScanBody(GpuBody):
-    """A kernel body that iterates along the scanned axes and carries the scan states."""
+class ScanKernel(GpuBody):
+    """A kernel with iterations of ``iteration`` elements along the scanned axes, which carry the scan states. There are
+    ``chains`` rows or strips of columns, each of ``iterations``. With a ``chain``, a block has only one of those,
+    number ``part``. Threads exchange each scan's state components in shared memory at ``offsets``."""
 
-    def __init__(self, spec: KernelSpec, threads: int = 0, min_blocks_per_sm: int = 0):
-        super().__init__(spec, threads, min_blocks_per_sm)
-        analysis = spec.analysis
+    iteration: int
+    iterations: sz.Size
+    chain: ScanChain | None
+    chains: sz.Size
+    part: Val
+    offsets: list[list[int]]
+    lanes_of_state = 1  # of a thread
+
+    def __init__(self, spec: KernelSpec, min_blocks_per_sm: int = 0):
+        super().__init__(spec, 0, min_blocks_per_sm)
+        self.spec, analysis = spec, spec.analysis
         self.scans = analysis.scans
         self.reverse = bool(self.scans[0].attrs["reverse"])
         self.length = size_of(analysis.reduced)
         self.loaded_inputs = at_own_index(analysis, analysis.inputs)
+
+    def begin(self, points: sz.Size, group: int) -> Index:
+        """The number of this block's row or strip. A chain has states for ``points`` points of the kept axes, and
+        ``group`` parts in a group."""
+        self.chain = ScanChain(self, points, self.iterations, group) if self.p.chained else None
+        if self.chain is None:
+            return Index(self.wide(self.block))
+        part, own = self.k.divmod(Index(self.chain.ticket()), self.chains)
+        self.part = self.k.scalar(part.base)
+        return own
+
+    def emit(self, blocks: sz.Size) -> list[GpuKernel]:
+        """The finished kernels, with ``blocks`` blocks if they are not chained."""
+        e, nothing = self.e, self.nothing_scanned(self.lanes_of_state)
+        low, high = e.const(0, self.index), self.size(self.length)
+        if self.chain:
+            self.alone(self.chain)
+        elif self.p.persistent:
+            self.one(low, nothing)
+        else:
+            self.loop(low, high, self.iteration, nothing, self.one)
+        for env, valid in self.points() if self.small else ():
+            first = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
+            self.store_at(self.small, env, self.analysis.kept, first)
+        kernel = self.finish(sz.mul(self.chains, self.iterations) if self.chain else blocks)
+        return [*emptied(self.spec, self.chain), kernel]
 
     def along(self, env: Env, position: Val, lanes: int) -> tuple[Env, Val]:
         """The env of ``lanes`` elements from ``position`` on, in scan order, clamped to the row, and whether they are
@@ -41,6 +74,10 @@ class ScanBody(GpuBody):
         index = e.sub(e.sub(self.size(self.length), lanes), clamped) if self.reverse else clamped
         loops = self.analysis.loops(self.analysis.reduced)
         return self.point(loops, Index(index, int(lanes > 1), lanes), env), inside
+
+    def reserve_states(self, nbytes: int, needed: bool) -> None:
+        """Reserve shared memory, if it is needed: ``nbytes`` for each state component of each scan."""
+        self.offsets = [[self.reserve(nbytes) for _ in sc.state_types(op)] if needed else [] for op in self.scans]
 
     def put(self, offsets: list[int], index: Val, state: sc.State) -> None:
         """Store a state in shared memory, as the ``index``-th."""
@@ -55,38 +92,37 @@ class ScanBody(GpuBody):
             for offset, v in zip(offsets, like)
         )
 
-
-class ScanKernel(ScanBody):
-    """A kernel with iterations of ``iteration`` elements of a row or column; with a ``chain``, blocks have one each,
-    which is number ``part`` of ``chains`` rows or strips. ``exchange`` computes the states before a thread's elements
-    from those of other threads."""
-
-    iteration: int
-    chain: ScanChain | None
-    chains: sz.Size
-    part: Val
-    exchange: Any
-    lanes_of_state = 1  # of a thread, in a chained block
-
     def places(self, start: Val) -> list[Places]:
         """Where this thread's elements of an iteration are, in groups that are scanned by themselves."""
         raise NotImplementedError
 
-    def runs_of(self, op: Op, places: list[Places]) -> tuple[Any, Any]:
+    def runs_of(self, op: Op, places: list[Places]) -> tuple[list[list[sc.State]], list[sc.State]]:
         """The inclusive scans of this thread's elements, and their totals. Beyond the end of a row they are undefined,
         and not stored."""
         raise NotImplementedError
 
-    def bind_runs(self, op: Op, places: list[Places], runs: Any, before: Any) -> None:
+    def bind_runs(self, op: Op, places: list[Places], runs: list[list[sc.State]], before: list[sc.State]) -> None:
         """Bind the results; ``before``: the states before the runs, as ``exchange`` returns them."""
         raise NotImplementedError
 
-    def continued(self, op: Op, state: sc.State, before: Any) -> Any:
-        """The states ``before`` the runs, of elements that follow ``state``."""
+    def starts(
+        self, at: int, op: Op, carried: sc.State, totals: list[sc.State], parity: Val
+    ) -> tuple[list[sc.State], sc.State]:
+        """The state before each of this thread's runs, which have the states ``totals``, and the state after the
+        iteration, for the ``at``-th scan. ``parity``: of the iteration. Its totals are in another buffer than those of
+        the previous iteration, which may still be read."""
+        raise NotImplementedError
+
+    def asker(self) -> Asker:
+        """What this thread does for a chained block."""
         raise NotImplementedError
 
     def store_places(self, places: list[Places]) -> None:
         """Store full-size outputs."""
+        raise NotImplementedError
+
+    def points(self) -> list[tuple[Env, Val]]:
+        """The points of the kept axes whose outputs this thread stores, and whether it has to."""
         raise NotImplementedError
 
     def own_point(self) -> Val:
@@ -108,7 +144,7 @@ class ScanKernel(ScanBody):
         parity = e.and_(e.cast(e.shr(start, self.iteration.bit_length() - 1), dt.i32), 1)
         for at, (op, state) in enumerate(zip(self.scans, self.by_scan(carried))):
             runs, totals = self.runs_of(op, places)
-            before, after = self.exchange.starts(at, op, state, totals, parity)
+            before, after = self.starts(at, op, state, totals, parity)
             self.bind_runs(op, places, runs, before)
             following += after
         self.store_places(places)
@@ -121,10 +157,10 @@ class ScanKernel(ScanBody):
         found = [self.runs_of(op, places) for op in self.scans]
         nothing = self.by_scan(self.nothing_scanned(self.lanes_of_state))
         states = [
-            self.exchange.starts(at, op, nothing[at], totals, zero)
+            self.starts(at, op, nothing[at], totals, zero)
             for at, (op, (_, totals)) in enumerate(zip(self.scans, found))
         ]
-        prefixes = chain.begin(self.part, self.own_point(), [after for _, after in states], self.exchange.asker())
+        prefixes = chain.begin(self.part, self.own_point(), [after for _, after in states])
         part_again, _ = k.divmod(Index(chain.ticket_again()), self.chains)
         again = self.places(e.mul(k.scalar(part_again.base), self.iteration))
         pairs = [pair for groups in zip(places, again) for pair in zip(*groups)]
@@ -132,7 +168,7 @@ class ScanKernel(ScanBody):
             for (place, _), (here, _) in pairs:
                 k.bind_loaded(value, here, k.preload(value, place))
         for op, (runs, _), (before, _), state in zip(self.scans, found, states, prefixes):
-            self.bind_runs(op, again, runs, self.continued(op, state, before))
+            self.bind_runs(op, again, runs, [sc.combine(e, op, state, begun) for begun in before])
         self.store_places(again)
 
 

@@ -20,13 +20,13 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
-from mlirfuse.lowering.kernel import Index
+from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
+from mlirfuse.schedule.gpu.chained_scan import Asker
 from mlirfuse.schedule.gpu.coalesced_columns import extents
-from mlirfuse.schedule.gpu.column_body import ThreadPlace, place_of
-from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
+from mlirfuse.schedule.gpu.column_body import place_of
+from mlirfuse.schedule.gpu.scan_body import Places, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, power_of_two, power_to, require
@@ -55,7 +55,7 @@ class ScanColumns(GpuScheduler):
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         kernel = _Kernel(spec)
-        return [*chained_scan.emptied(spec, kernel.chain), kernel.emit()]
+        return kernel.emit(kernel.chains)
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         require(is_outer(analysis, call.sizes), "scan_columns: for these sizes a scanned axis is contiguous")
@@ -232,66 +232,51 @@ class _Kernel(ScanKernel):
         full = p.chained and states == REGISTER_STATES
         min_blocks_per_sm = max(1, MIN_THREADS_PER_SM // threads) if full else 1
         super().__init__(spec, min_blocks_per_sm=min_blocks_per_sm)
-        k, self.iteration, self.lanes_of_state = self.k, p.ty * p.rows_per_thread, self.lanes
+        k, self.iteration, self.lanes_of_state = self.k, p.ty * p.rows_per_thread, p.width
         self.columns, above, _ = extents(analysis)
         self.chains, self.iterations = _strips(analysis, p)
-        strip, points = Index(self.wide(self.block)), sz.mul(self.columns, above)
-        self.chain = chained_scan.ScanChain(self, points, self.iterations, p.ty * p.chained) if p.chained else None
-        if self.chain:
-            which, strip = k.divmod(Index(self.chain.ticket()), self.chains)
-            self.part = k.scalar(which.base)
+        strip = self.begin(sz.mul(self.columns, above), p.ty * p.chained)
         self.outer, block_column = k.divmod(strip, sz.ceildiv(self.columns, p.tx * p.width))
         blocks = [block_column]
         if p.vectors_per_thread > 1:
             first = k.scale(block_column, p.vectors_per_thread)
             blocks = [k.add(first, Index(n)) for n in range(p.vectors_per_thread)]
         self.vectors = [place_of(self, p, self.columns, self.outer, block) for block in blocks]
-        self.first = self.wide(self.e.mul(self.vectors[0].y, p.rows_per_thread))
-        self.exchange = _Exchange(self, p, self.vectors[0])
-
-    def emit(self) -> GpuKernel:
-        """The finished kernel."""
-        e = self.e
-        if self.chain:
-            self.alone(self.chain)
-        else:
-            low, high = e.const(0, self.index), self.size(self.length)
-            self.loop(low, high, self.iteration, self.nothing_scanned(self.p.width), self.one)
-        for at in self.vectors if self.small else ():
-            first_row = e.and_(at.inside, e.cmp("eq", at.y, 0))
-            first_row = e.and_(first_row, e.cmp("eq", self.part, 0)) if self.chain else first_row
-            self.store_at(self.small, at.env, self.analysis.kept, first_row)
-        return self.finish(sz.mul(self.chains, self.iterations) if self.chain else self.chains)
+        self.place = self.vectors[0]
+        self.first = self.wide(self.e.mul(self.place.y, p.rows_per_thread))
+        self.warps = threads // WARP  # 0: one row of threads
+        self.warp, self.lane = self.thread_warp(), self.e.and_(self.thread, WARP - 1)
+        self.reserve_states(2 * max(1, self.warps) * (p.tx + 1) * p.width * 8, self.warps > 1 or p.chained > 0)
 
     def places(self, start: Val) -> list[Places]:
         e, rows = self.e, range(self.p.rows_per_thread)
         return [[self.along(at.env, e.add(e.add(start, self.first), u), 1) for u in rows] for at in self.vectors]
 
-    def runs_of(self, op: Op, places: list[Places]) -> tuple[list[list[sc.State]], sc.State]:
+    def runs_of(self, op: Op, places: list[Places]) -> tuple[list[list[sc.State]], list[sc.State]]:
         combine = functools.partial(sc.combine, self.e, op)
         runs = []
         for rows in places:
             elements = (sc.element(self.e, op, self.k.operands(op, here), self.lanes) for here, _ in rows)
             runs.append(list(itertools.accumulate(elements, combine)))
-        return runs, self.beside([run[-1] for run in runs])
+        return runs, [self.beside([run[-1] for run in runs])]
 
-    def bind_runs(self, op: Op, places: list[Places], runs: list[list[sc.State]], before: sc.State) -> None:
+    def bind_runs(self, op: Op, places: list[Places], runs: list[list[sc.State]], before: list[sc.State]) -> None:
         for n, (rows, run) in enumerate(zip(places, runs)):
-            begin = self.of_vector(before, n)
+            begin = self.of_vector(before[0], n)
             for (here, _), state in zip(rows, run):
                 self.k.bind(op.result, here, sc.result(self.e, op, sc.combine(self.e, op, begin, state)))
-
-    def continued(self, op: Op, state: sc.State, before: sc.State) -> sc.State:
-        return sc.combine(self.e, op, state, before)
 
     def store_places(self, places: list[Places]) -> None:
         for rows, at in zip(places, self.vectors):
             for here, inside in rows:
                 self.store_at(self.full, here, self.analysis.domain, self.e.and_(at.inside, inside))
 
+    def points(self) -> list[tuple[Env, Val]]:
+        return [(at.env, self.e.and_(at.inside, self.e.cmp("eq", at.y, 0))) for at in self.vectors]
+
     def own_point(self) -> Val:
         of_outer = self.e.mul(self.k.scalar(self.outer.base), self.size(self.columns))
-        return self.e.add(of_outer, self.vectors[0].column)
+        return self.e.add(of_outer, self.place.column)
 
     def beside(self, states: list[sc.State]) -> sc.State:
         """The states of all vectors of a thread as one vector."""
@@ -301,25 +286,14 @@ class _Kernel(ScanKernel):
         """The state of one of them."""
         return tuple(self.e.extract(v, n) for v in state) if self.p.vectors_per_thread > 1 else state
 
+    # ---- exchange between threads
 
-class _Exchange:
-    """Computes the state before each thread's rows by exchanging states between the threads of a column."""
-
-    def __init__(self, body: ScanBody, p: Tiling, place: ThreadPlace):
-        self.body, self.e, self.p, self.place = body, body.e, p, place
-        self.warps = p.tx * p.ty // WARP  # 0: one row of threads
-        self.warp, self.lane = body.thread_warp(), body.e.and_(body.thread, WARP - 1)
-        nbytes = 2 * max(1, self.warps) * (p.tx + 1) * p.width * 8
-        shared = self.warps > 1 or p.chained
-        self.offsets = [[body.reserve(nbytes) for _ in sc.state_types(op)] if shared else [] for op in body.scans]
-
-    def starts(self, at: int, op: Op, carried: sc.State, total: sc.State, parity: Val) -> tuple[sc.State, sc.State]:
-        """The state before this thread's rows, which have the state ``total``, and the state after the iteration, for
-        the ``at``-th scan. ``parity``: of the iteration. Its totals are in another buffer than those of the previous
-        iteration, which may still be read."""
-        body, e, tx = self.body, self.e, self.p.tx
+    def starts(
+        self, at: int, op: Op, carried: sc.State, totals: list[sc.State], parity: Val
+    ) -> tuple[list[sc.State], sc.State]:
+        e, tx, (total,) = self.e, self.p.tx, totals
         if self.p.ty == 1:
-            return carried, sc.combine(e, op, carried, total)
+            return [carried], sc.combine(e, op, carried, total)
         nothing = sc.identity(e, op, self.p.width)
         before = nothing
         if tx < WARP:
@@ -334,31 +308,26 @@ class _Exchange:
             begin, state = sc.combine(e, op, carried, upper), sc.combine(e, op, carried, all_)
         else:
             last = e.add(self.place.x, WARP - tx)
-            end = tuple(e.per_lane(lambda v: body.exchanged(v, "idx", last), v) for v in total)
+            end = tuple(e.per_lane(lambda v: self.exchanged(v, "idx", last), v) for v in total)
             begin, state = carried, sc.combine(e, op, carried, end)
-        return (sc.combine(e, op, begin, before) if tx < WARP else begin), state
+        return [sc.combine(e, op, begin, before) if tx < WARP else begin], state
 
-    def asker(self) -> chained_scan.Asker:
-        """The :class:`Asker` in which each row of threads reads the states of some other parts, and the first row those
-        of the columns."""
-        body, e, place, lanes = self.body, self.e, self.place, self.p.access.lanes
-        first = body.wide(e.mul(place.y, self.p.chained))
+    def asker(self) -> Asker:
+        """Each row of threads reads the states of some other parts, and the first row those of the columns."""
+        e, place = self.e, self.place
+        first = self.wide(e.mul(place.y, self.p.chained))
         numbers = [e.add(first, n) for n in range(self.p.chained)]
         leads = e.cmp("eq", place.y, 0)
-
-        def after(n: int, op: Op, state: sc.State) -> sc.State:
-            return self.starts(n, op, sc.identity(e, op, lanes), state, e.const(1, dt.i32))[1]
-
-        return chained_scan.Asker(numbers, leads, e.and_(leads, place.inside), after, self.offsets, place.x)
+        return Asker(numbers, leads, e.and_(leads, place.inside), place.x)
 
     def _of_warps(self, at: int, op: Op, total: sc.State, slot: Val) -> tuple[sc.State, sc.State]:
         """The state of a column's rows in the warps before this one, and in all warps. The last lanes of each warp hold
         its ``total``; neighbouring threads scan those of a column by shuffles."""
-        body, e, tx, warps = self.body, self.e, self.p.tx, self.warps
-        with body.leader(e.cmp("ge", self.lane, WARP - tx)):
-            body.put(self.offsets[at], self._index(slot, self.warp, self.place.x), total)
-        body.barrier()
-        which, column = e.and_(body.thread, warps - 1), body.quotient(body.thread, warps)
+        e, tx, warps = self.e, self.p.tx, self.warps
+        with self.leader(e.cmp("ge", self.lane, WARP - tx)):
+            self.put(self.offsets[at], self._index(slot, self.warp, self.place.x), total)
+        self.barrier()
+        which, column = e.and_(self.thread, warps - 1), self.quotient(self.thread, warps)
         column = e.min(column, tx)  # surplus threads read the padding between two warps' states
         index = self._index(slot, which, column)
 
@@ -366,17 +335,17 @@ class _Exchange:
             return sc.select(e, e.cmp("ge", which, n), self._up(state, n), nothing)
 
         steps = [1 << n for n in range(warps.bit_length() - 1)]
-        scanned = sc.along(e, op, body.get(self.offsets[at], index, total), steps, above)
-        with body.leader(e.cmp("lt", body.thread, warps * tx)):
-            body.put(self.offsets[at], index, scanned)
-        body.barrier()
-        upper = body.get(self.offsets[at], self._index(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
+        scanned = sc.along(e, op, self.get(self.offsets[at], index, total), steps, above)
+        with self.leader(e.cmp("lt", self.thread, warps * tx)):
+            self.put(self.offsets[at], index, scanned)
+        self.barrier()
+        upper = self.get(self.offsets[at], self._index(slot, e.max(e.sub(self.warp, 1), 0), self.place.x), total)
         upper = sc.select(e, e.cmp("gt", self.warp, 0), upper, sc.identity(e, op, self.p.width))
-        return upper, body.get(self.offsets[at], self._index(slot, e.const(warps - 1, dt.i32), self.place.x), total)
+        return upper, self.get(self.offsets[at], self._index(slot, e.const(warps - 1, dt.i32), self.place.x), total)
 
     def _index(self, slot: Val, warp: Val, x: Val) -> Val:
         """The index of the state of a warp's column; padded, so that neighbouring warps use different banks."""
         return self.e.add(self.e.mul(self.e.add(slot, warp), self.p.tx + 1), x)
 
     def _up(self, state: sc.State, n: int) -> sc.State:
-        return tuple(self.e.per_lane(lambda v: self.body.exchanged(v, "up", n), v) for v in state)
+        return tuple(self.e.per_lane(lambda v: self.exchanged(v, "up", n), v) for v in state)

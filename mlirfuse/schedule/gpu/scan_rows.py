@@ -32,10 +32,10 @@ from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu import chained_scan
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
+from mlirfuse.schedule.gpu.chained_scan import Asker
 from mlirfuse.schedule.gpu.row_body import Place, row_inputs
-from mlirfuse.schedule.gpu.scan_body import Places, ScanBody, ScanKernel, elements_of, numbers, pairs, widest_bytes
+from mlirfuse.schedule.gpu.scan_body import Places, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler, chained
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_from, power_of_two, require
@@ -153,7 +153,9 @@ class ScanRows(GpuScheduler):
 
     def kernels(self, spec: KernelSpec) -> list[GpuKernel]:
         kernel = _Kernel(spec)
-        return [*chained_scan.emptied(spec, kernel.chain), kernel.emit()]
+        for phase in joint.in_phases(spec.analysis):
+            kernel.reduce(phase)
+        return kernel.emit(sz.ceildiv(kernel.chains, spec.params.ty))
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         _, length = analysis.values(row_extents, call.sizes)
@@ -215,49 +217,28 @@ class _Kernel(ScanKernel):
     def __init__(self, spec: KernelSpec):
         super().__init__(spec)
         analysis, p = spec.analysis, spec.params
-        e, k = self.e, self.k
+        e = self.e
         self.chains = kept = size_of(analysis.kept)
         self.width, self.iteration = width, _ = min(p.tx, WARP), p.tx * p.width
         self.iterations = sz.ceildiv(self.length, self.iteration)
         self.x = x = e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
-        lane, warp = e.and_(x, width - 1), self.quotient(x, width)
-        row, self.row_inside = self.wide(self.block), None
-        self.chain = chained_scan.ScanChain(self, kept, self.iterations, p.tx) if p.chained else None
-        if self.chain:
-            self.part, row = (k.scalar(i.base) for i in k.divmod(Index(self.chain.ticket()), kept))
+        self.lane, self.warp, self.warps = e.and_(x, width - 1), self.quotient(x, width), p.tx // width
+        row, self.row_inside = self.k.scalar(self.begin(kept, p.tx).base), None
         if p.ty > 1:
             row = e.add(e.mul(row, p.ty), self.wide(self.quotient(self.thread, p.tx)))
             row, self.row_inside = self.clamped(row, kept)
         self.row, self.env = row, self.point(analysis.loops(analysis.kept), Index(row))
-        self.first = self.wide(e.mul(e.add(e.mul(warp, width * p.vectors_per_thread), lane), self.lanes))
+        self.first = self.wide(e.mul(e.add(e.mul(self.warp, width * p.vectors_per_thread), self.lane), self.lanes))
         # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
         self.predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
-        self.exchange = _Exchange(self, lane, width, warp, p.tx // width, p.chained > 0)
+        self.reserve_states(2 * self.warps * 8, self.warps > 1 or p.chained > 0)
         nbytes = _striped_bytes(analysis, p)
-        self.stripes = _Stripes(self, lane, width, p.vectors_per_thread, nbytes) if p.in_shared else None
+        self.stripes = _Stripes(self, self.lane, width, p.vectors_per_thread, nbytes) if p.in_shared else None
 
-    def emit(self) -> GpuKernel:
-        """The finished kernel."""
-        e, p = self.e, self.p
-        low, high = e.const(0, self.index), self.size(self.length)
-        for phase in joint.in_phases(self.analysis):
-            self.reduce(phase, low, high)
-        if self.chain:
-            self.alone(self.chain)
-        elif not p.persistent:
-            self.loop(low, high, self.iteration, self.nothing_scanned(1), self.one)
-        else:
-            self.one(low, self.nothing_scanned(1))
-        if self.small:
-            valid = e.cmp("eq", self.x, 0)
-            valid = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
-            valid = valid if self.row_inside is None else e.and_(valid, self.row_inside)
-            self.store_at(self.small, self.env, self.analysis.kept, valid)
-        return self.finish(sz.mul(self.chains, self.iterations) if self.chain else sz.ceildiv(self.chains, p.ty))
-
-    def reduce(self, phase: list[Op], low: Val, high: Val) -> None:
+    def reduce(self, phase: list[Op]) -> None:
         """Compute the reductions of a phase, before the scans."""
         e, p = self.e, self.p
+        low, high = e.const(0, self.index), self.size(self.length)
 
         def reduced(start: Val, state: list[Val]) -> list[Val]:
             return self.accumulated(phase, [Place(*place) for place in self.loaded(start)[0]], state)
@@ -287,19 +268,85 @@ class _Kernel(ScanKernel):
         for (here, _), vals in zip(places[0], found):
             self.k.bind(op.result, here, e.from_lanes(vals[::-1] if self.reverse else vals))
 
-    def continued(self, op: Op, state: sc.State, before: list[sc.State]) -> list[sc.State]:
-        return [sc.combine(self.e, op, state, begun) for begun in before]
-
     def store_places(self, places: list[Places]) -> None:
         for here, inside in places[0]:
             valid = inside if self.row_inside is None else self.e.and_(self.row_inside, inside)
             self.store_at(self.full, here, self.analysis.domain, valid, self.predicated)
 
+    def points(self) -> list[tuple[Env, Val]]:
+        valid = self.e.cmp("eq", self.x, 0)
+        return [(self.env, valid if self.row_inside is None else self.e.and_(valid, self.row_inside))]
+
     def own_point(self) -> Val:
         return self.row
 
+    # ---- exchange between threads
 
-def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
+    def starts(
+        self, at: int, op: Op, carried: sc.State, totals: list[sc.State], parity: Val
+    ) -> tuple[list[sc.State], sc.State]:
+        e = self.e
+        combine = functools.partial(sc.combine, e, op)
+        scanned = [self.along_lanes(op, total, self.width) for total in totals]
+        ends = [self.of_last(state, self.width) for state in scanned]
+        warp_total = functools.reduce(combine, ends)
+        if self.warps > 1:
+            slot = e.mul(parity, self.warps)
+            with self.leader(e.cmp("eq", self.lane, 0)):
+                self.put(self.offsets[at], e.add(slot, self.warp), warp_total)
+            self.barrier()
+            source = e.add(slot, e.and_(self.lane, self.warps - 1))
+            of_warps = self.along_lanes(op, self.get(self.offsets[at], source, warp_total), self.warps)
+            after = combine(carried, self.of_last(of_warps, self.warps))
+            begin = combine(carried, self.before_own_warp(op, of_warps))
+        else:
+            after, begin = combine(carried, warp_total), carried
+        out = []
+        for state, end in zip(scanned, ends):
+            out.append(combine(begin, self.before_lane(op, state)))
+            begin = combine(begin, end)
+        return out, after
+
+    def asker(self) -> Asker:
+        """Each thread reads the states of another part, and the first one those of the row."""
+        x = self.wide(self.thread)
+        leads = self.e.cmp("eq", x, 0)
+        return Asker([x], leads, leads, self.e.const(0, dt.i32))
+
+    def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
+        """Each lane's state combined with those of all lanes before it."""
+
+        for n in (1 << k for k in range(width.bit_length() - 1)):
+            longer = sc.combine(self.e, op, self.up(state, n), state)
+            state = sc.select(self.e, self.has(n, width), longer, state)
+        return state
+
+    def has(self, n: int, width: int) -> Val:
+        """Whether ``n`` lanes precede this one in its group of ``width``."""
+        return self.e.cmp("ge", self.e.and_(self.lane, width - 1) if width < self.width else self.lane, n)
+
+    def up(self, state: sc.State, n: int) -> sc.State:
+        return tuple(self.exchanged(v, "up", n) for v in state)
+
+    def before_lane(self, op: Op, state: sc.State) -> sc.State:
+        """The combined state of all lanes before each."""
+        if self.width == 1:
+            return sc.identity(self.e, op, 1)
+        return sc.select(self.e, self.has(1, self.width), self.up(state, 1), sc.identity(self.e, op, 1))
+
+    def of_last(self, state: sc.State, width: int) -> sc.State:
+        """The state of the last lane of each group of ``width`` lanes."""
+        last = self.e.or_(self.e.and_(self.thread, WARP - 1), width - 1) if width < WARP else WARP - 1
+        return tuple(self.exchanged(v, "idx", last) for v in state) if width > 1 else state
+
+    def before_own_warp(self, op: Op, of_warps: sc.State) -> sc.State:
+        """The combined state of all warps before this one; lane n holds that of the warps up to the n-th."""
+        before = self.e.max(self.e.sub(self.warp, 1), 0)
+        found = tuple(self.exchanged(v, "idx", before) for v in of_warps)
+        return sc.select(self.e, self.e.cmp("gt", self.warp, 0), found, sc.identity(self.e, op, 1))
+
+
+def _elements(body: ScanKernel, op: Op, here: Env, lanes: int) -> list[sc.State]:
     """The states of a vector's elements, in scan order."""
     e = body.e
     vector = sc.element(e, op, body.k.operands(op, here), lanes)
@@ -307,7 +354,7 @@ def _elements(body: ScanBody, op: Op, here: Env, lanes: int) -> list[sc.State]:
     return [tuple(e.extract(v, lane) for v in vector) for lane in order]
 
 
-def _run(body: ScanBody, op: Op, elements: list[sc.State]) -> list[sc.State]:
+def _run(body: ScanKernel, op: Op, elements: list[sc.State]) -> list[sc.State]:
     """The inclusive scan of ``elements``."""
     return list(itertools.accumulate(elements, functools.partial(sc.combine, body.e, op)))
 
@@ -330,7 +377,7 @@ class _Stripes:
     reads what others have written, and writes where it has read. If the number per lane is even, a word of padding
     follows every 32, so that the lanes of a warp access different banks."""
 
-    def __init__(self, body: ScanBody, lane: Val, width: int, count: int, nbytes: int):
+    def __init__(self, body: ScanKernel, lane: Val, width: int, count: int, nbytes: int):
         self.body, self.e, self.count, self.alone = body, body.e, count, width == 1
         e = body.e
         self.offset = body.reserve(nbytes)
@@ -367,86 +414,3 @@ class _Stripes:
     def _address(self, at: Val) -> str:
         at = at if self.count % 2 else self.e.add(at, self.body.quotient(at, WARP))
         return self.body.shared_address(self.offset, at, _element_bytes(self.body.analysis))
-
-
-class _Exchange:
-    """Computes the state before each thread's vectors by exchanging states between threads."""
-
-    def __init__(self, body: ScanBody, lane: Val, width: int, warp: Val, warps: int, chained: bool):
-        self.body, self.e = body, body.e
-        self.lane, self.width, self.warp, self.warps = lane, width, warp, warps
-        self.offsets = [
-            [body.reserve(2 * warps * 8) for _ in sc.state_types(op)] if warps > 1 or chained else []
-            for op in body.scans
-        ]
-
-    def starts(
-        self, at: int, op: Op, carried: sc.State, totals: list[sc.State], parity: Val
-    ) -> tuple[list[sc.State], sc.State]:
-        """The state before each of this thread's vectors, which have the states ``totals``, and the state after the
-        iteration, for the ``at``-th scan. ``parity``: of the iteration. Its totals are in another buffer than those of
-        the previous iteration, which may still be read."""
-        body, e = self.body, self.e
-        combine = functools.partial(sc.combine, e, op)
-        scanned = [self.along_lanes(op, total, self.width) for total in totals]
-        ends = [self.of_last(state, self.width) for state in scanned]
-        warp_total = functools.reduce(combine, ends)
-        if self.warps > 1:
-            slot = e.mul(parity, self.warps)
-            with body.leader(e.cmp("eq", self.lane, 0)):
-                body.put(self.offsets[at], e.add(slot, self.warp), warp_total)
-            body.barrier()
-            source = e.add(slot, e.and_(self.lane, self.warps - 1))
-            of_warps = self.along_lanes(op, body.get(self.offsets[at], source, warp_total), self.warps)
-            after = combine(carried, self.of_last(of_warps, self.warps))
-            begin = combine(carried, self.before_own_warp(op, of_warps))
-        else:
-            after, begin = combine(carried, warp_total), carried
-        out = []
-        for state, end in zip(scanned, ends):
-            out.append(combine(begin, self.before_lane(op, state)))
-            begin = combine(begin, end)
-        return out, after
-
-    def asker(self) -> chained_scan.Asker:
-        """The :class:`Asker` in which each thread reads the states of another part, and the first one those of the
-        row."""
-        e, x = self.e, self.body.wide(self.body.thread)
-        leads, zero = e.cmp("eq", x, 0), e.const(0, dt.i32)
-
-        def after(n: int, op: Op, state: sc.State) -> sc.State:
-            return self.starts(n, op, sc.identity(e, op, 1), [state], e.const(1, dt.i32))[1]
-
-        return chained_scan.Asker([x], leads, leads, after, self.offsets, zero)
-
-    def along_lanes(self, op: Op, state: sc.State, width: int) -> sc.State:
-        """Each lane's state combined with those of all lanes before it."""
-
-        for n in (1 << k for k in range(width.bit_length() - 1)):
-            longer = sc.combine(self.e, op, self.up(state, n), state)
-            state = sc.select(self.e, self.has(n, width), longer, state)
-        return state
-
-    def has(self, n: int, width: int) -> Val:
-        """Whether ``n`` lanes precede this one in its group of ``width``."""
-        return self.e.cmp("ge", self.e.and_(self.lane, width - 1) if width < self.width else self.lane, n)
-
-    def up(self, state: sc.State, n: int) -> sc.State:
-        return tuple(self.body.exchanged(v, "up", n) for v in state)
-
-    def before_lane(self, op: Op, state: sc.State) -> sc.State:
-        """The combined state of all lanes before each."""
-        if self.width == 1:
-            return sc.identity(self.e, op, 1)
-        return sc.select(self.e, self.has(1, self.width), self.up(state, 1), sc.identity(self.e, op, 1))
-
-    def of_last(self, state: sc.State, width: int) -> sc.State:
-        """The state of the last lane of each group of ``width`` lanes."""
-        last = self.e.or_(self.e.and_(self.body.thread, WARP - 1), width - 1) if width < WARP else WARP - 1
-        return tuple(self.body.exchanged(v, "idx", last) for v in state) if width > 1 else state
-
-    def before_own_warp(self, op: Op, of_warps: sc.State) -> sc.State:
-        """The combined state of all warps before this one; lane n holds that of the warps up to the n-th."""
-        before = self.e.max(self.e.sub(self.warp, 1), 0)
-        found = tuple(self.body.exchanged(v, "idx", before) for v in of_warps)
-        return sc.select(self.e, self.e.cmp("gt", self.warp, 0), found, sc.identity(self.e, op, 1))
