@@ -2056,3 +2056,27 @@ def running(x, n):
         expected, wanted = module.running(np.arange(5.0), 5)
         assert np.array_equal(found, expected) and annotations == wanted
         assert fn.eager.loops[0].ran
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_a_variable_that_is_an_int_or_a_float(kind):
+    """An int that the float's type does not hold is an error and not rounded."""
+
+    def f(x, n):
+        v = x[0]
+        for k in range(len(x)):
+            if k == 1:
+                v = n + k
+            x[k] = v % 1000
+        return x, v
+
+    compiled, exact = mlirfuse.jit(f), 2 ** (np.finfo(kind).nmant + 1)
+    for n in (3, exact - 1, -exact, exact + 1, exact, -exact - 2):
+        x = np.array([0.5, 1.5, 2.5], kind)
+        if abs(n + 1) <= exact or (n + 1) % 2 == 0:
+            found, wanted = compiled(x.copy(), n), f(x.copy(), n)
+            np.testing.assert_array_equal(found[0], wanted[0])
+            assert found[1] == wanted[1]
+        else:
+            with pytest.raises(OverflowError, match="a float does not hold"):
+                compiled(x.copy(), n)

@@ -51,6 +51,7 @@ SHOWN = {
     "In a native loop": [
         "test_loops.py::test_positions_count_from_the_end_and_out_of_range_is_an_error",
         "test_loops.py::test_ints_are_compared_with_floats_exactly",
+        "test_loops.py::test_a_variable_that_is_an_int_or_a_float",
     ],
     "A native loop gives none": ["test_beside_numpy.py::test_errstate_takes_effect"],
     "Assigning a number": ["test_numbers_that_an_integer_type_does_not_hold"],

@@ -25,6 +25,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     Static,
     Tuple,
     TupleType,
+    UnsupportedInt,
     joined,
     kind_of,
     require,
@@ -173,7 +174,10 @@ class Variables:
     def put(self, variable: Slots, found: Any) -> None:
         e = self.code
         if isinstance(variable.type, NumberType):
-            e.store(e.cast(found.val, variable.type.dtype), variable.slots[0])
+            kept = e.cast(found.val, variable.type.dtype)
+            if found.type == PY_INT and found.bits > _EXACT.get(variable.type.dtype, 64):
+                e.fail_if(e.cmp("ne", e.cast(kept, dt.i64), found.val), _rounded())
+            e.store(kept, variable.slots[0])
             if variable.other is not None:
                 e.store(flag_of(e, found, variable.type)[1], variable.other[1])
         elif isinstance(variable.type, ArrayType):
@@ -221,6 +225,13 @@ class Variables:
         def inlined(
             self, function: FunctionType, node: ast.Call, args: list, keywords: dict, returns: bool = True
         ) -> Any: ...
+
+
+_EXACT = {dt.f16: 11, dt.f32: 24, dt.f64: 53, dt.c64: 24, dt.c128: 53}  # bits of an int that are never rounded
+
+
+def _rounded() -> UnsupportedInt:
+    return UnsupportedInt("a variable in a compiled loop is a float and, elsewhere, an int that a float does not hold")
 
 
 def _numbers(variable: Slots) -> list[int]:
