@@ -89,15 +89,12 @@ def of_kernel(
     free: Callable[[Value], bool] = lambda _: False,
     vector: int = VECTOR,
     work: Work | None = None,
-) -> Features | None:
-    """The features of a kernel of ``ops``, in program order, that stores ``outputs``; None where a value is read on too
-    many paths. ``elements``: the number of elements of a value; ``free``: inputs that are not read from memory;
-    ``vector``: elements of a thread along the innermost axis, which share what does not have it; ``work``: its work,
-    where it is known."""
+) -> Features:
+    """The features of a kernel of ``ops``, in program order, that stores ``outputs``. ``elements``: the number of
+    elements of a value; ``free``: inputs that are not read from memory; ``vector``: elements of a thread along the
+    innermost axis, which share what does not have it; ``work``: its work, where it is known."""
     program, stored = list(ops), list(outputs)
     work = work or work_of(reversed(program), stored, elements)
-    if work is None:
-        return None
     made = {value for op in program for value in op.results}
     loads = {v: n for v, n in work.counts.items() if isinstance(v, Value) and v not in made and not free(v)}
     read = {v: min(n, elements(v)) * v.dtype.bytes for v, n in loads.items()}
@@ -125,12 +122,10 @@ def of_kernel(
 def times_computed(program: list[Op], stored: list[Value], axes: Axes, layouts: Mapping[Value, Layout],
                    elements: Callable[[Value], int], device: Coefficients) -> dict[Op, float]:  # fmt: skip
     """How often a kernel of ``program``, in order, that stores ``stored`` computes each element of an op's result: at
-    several indices, for elements that it is broadcast to, and, about twice, in each pass over rows that are not kept.
-    Empty where a value is read on too many paths."""
+    several indices, for elements that it is broadcast to, and, about twice, in each pass over rows that are not
+    kept."""
     work = work_of(reversed(program), stored, elements)
-    found = None if work is None else of_kernel(program, stored, axes, layouts, elements, work=work)
-    if work is None or found is None:
-        return {}
+    found = of_kernel(program, stored, axes, layouts, elements, work=work)
     along = _along(program, stored, axes, layouts, elements)
     loops = loops_of(program, stored, axes, along, device.vector, elements)
     passes = 2 if found.repeated and not device.keeps(found) else 1
@@ -141,7 +136,7 @@ def times_computed(program: list[Op], stored: list[Value], axes: Axes, layouts: 
     }
 
 
-def of_segment(analysis: Analysis, env: Mapping[str, int]) -> Features | None:
+def of_segment(analysis: Analysis, env: Mapping[str, int]) -> Features:
     """The features of an analyzed segment in a call with the sizes ``env``."""
     layouts = {value: Layout(strides) for value, strides in analysis.strides.items()}
     sizes: dict[Value, int] = {}

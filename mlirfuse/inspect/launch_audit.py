@@ -81,7 +81,7 @@ class Calls:
 def features_of(step: Any, env: dict[str, int]) -> dict[str, float]:
     """The features of a segment's kernels, those that are not 0."""
     found = cost.of_segment(step.analysis, env)
-    return {name: n for name, n in found._asdict().items() if n} if found is not None else {}
+    return {name: n for name, n in found._asdict().items() if n}
 
 
 def judge(kernel: AuditedKernel, target: Any, ops: list[Op]) -> None:

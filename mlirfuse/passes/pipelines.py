@@ -40,6 +40,7 @@ def to_segments(
             "fusion-reduce-broadcasts",
             *([] if isinstance(properties, HostProperties) else ["fusion-unroll-reductions"]),
             "fusion-cse",
+            "fusion-join-pads",
             *([] if isinstance(properties, HostProperties) else ["fusion-add-at-once"]),
             "fusion-dce",
             f"fusion-extern-products{{tensor-cores={str(_tensor_cores(properties)).lower()}}}",

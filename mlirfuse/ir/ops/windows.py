@@ -25,8 +25,11 @@ def _update_ref(dest, value, start, size, step):
 
 
 def _set_slice(b, x, value, start, size, step):
-    """Select the value's element inside the window, else x."""
+    """Select the value's element inside the window, else x; pad it with what x is filled with."""
     value = b.broadcast_to(value, size)
+    if x.op is not None and x.op.name == "full" and set(step) == {1} and 0 not in size:
+        high = [extent - first - count for extent, first, count in zip(x.shape, start, size)]
+        return b.op("pad", value, x.op.operands[0], low=tuple(start), high=tuple(high))
     inside = None
     for axis, (first, count, stride) in enumerate(zip(start, size, step)):
         extent = x.shape[axis]

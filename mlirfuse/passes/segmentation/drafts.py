@@ -135,7 +135,7 @@ class SegmentDrafts:
         return self._work([*draft.ops, *ops], draft.outs)
 
     def _work(self, ops: list[Op], outs: Iterable[Value]) -> Work | None:
-        return work_of(sorted(ops, key=self.order.__getitem__, reverse=True), outs, self.elements)
+        return work_of(sorted(ops, key=self.order.__getitem__, reverse=True), outs, self.elements, limited=True)
 
     def repeated_of(self, draft: SegmentDraft, inside: Work) -> int:
         """Return how many instructions, over all elements, a kernel with this work spends on repeating what ``draft``

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mlirfuse.analysis import cost
+from mlirfuse.analysis.work import Work, work_of
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.drafts import OfPairs, SegmentDraft, SegmentDrafts
@@ -40,7 +41,7 @@ class Prices:
 
     def _compare(self, a: SegmentDraft, b: SegmentDraft) -> str | None:
         inside = {value for _, _, value, uses in self.drafts.between(a, b) if not uses}
-        one = self.seconds([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
+        one = self._of_merged([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
         two = [self._of_draft(draft) for draft in (a, b)]
         if one is None or None in two:
             return None
@@ -52,21 +53,29 @@ class Prices:
     def _of_draft(self, draft: SegmentDraft) -> float | None:
         known = self.apart.get(draft)
         if known is None or known[0] != draft.version:
-            known = self.apart[draft] = draft.version, self.seconds(draft.ops, draft.outs)
+            known = self.apart[draft] = draft.version, self._of_merged(draft.ops, draft.outs)
         return known[1]
 
-    def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
-        """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""
-        features = self.features(ops, outs)
-        return None if features is None else cost.seconds(features, self.device)
-
-    def features(self, ops: Iterable[Op], outs: Iterable[Value]) -> cost.Features | None:
-        """Return what a kernel of ``ops`` that stores ``outs`` does; None where a value is read on too many paths."""
+    def _of_merged(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
+        """As :meth:`seconds`, for merges, which are many: None where a value is read on too many paths."""
         drafts = self.drafts
         program = sorted(ops, key=drafts.order.__getitem__)
+        work = work_of(reversed(program), outs, drafts.elements, limited=True)
+        return None if work is None else cost.seconds(self._features(program, outs, work), self.device)
+
+    def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float:
+        """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""
+        return cost.seconds(self.features(ops, outs), self.device)
+
+    def features(self, ops: Iterable[Op], outs: Iterable[Value]) -> cost.Features:
+        """Return what a kernel of ``ops`` that stores ``outs`` does."""
+        return self._features(sorted(ops, key=self.drafts.order.__getitem__), outs)
+
+    def _features(self, program: list[Op], outs: Iterable[Value], work: Work | None = None) -> cost.Features:
+        drafts = self.drafts
         free = drafts.unread.__contains__
         given = drafts.axes, drafts.layouts, drafts.elements, free, self.device.vector
-        return cost.of_kernel(program, outs, *given)
+        return cost.of_kernel(program, outs, *given, work)
 
     def times(self, program: list[Op], outs: list[Value]) -> dict[Op, float]:
         """How often a kernel of ``program``, in order, computes each element of an op's result."""

@@ -62,9 +62,9 @@ class Splits:
         if draft.rows or draft.ways not in (0, REDUCES, SCANS, SCANS_BACK) or len(draft.ops) < 3:
             return None
         program = sorted(draft.ops, key=self.drafts.order.__getitem__)
-        features = self.prices.features(program, draft.outs)
-        if features is None or any(op.row.barrier for op in program):
+        if any(op.row.barrier for op in program):
             return None
+        features = self.prices.features(program, draft.outs)
         device = self.prices.device
         one = cost.seconds(features, device)
         if self.gain * one < device.launch:
@@ -133,8 +133,8 @@ class Splits:
             return None
         if not (self._is_one(first, stored) and self._is_one(second, rest)):
             return None
-        two = [self.prices.seconds(first, stored), self.prices.seconds(second, rest)]
-        return None if None in two else _Cut(first, second, (one, sum(filter(None, two))))
+        two = self.prices.seconds(first, stored) + self.prices.seconds(second, rest)
+        return _Cut(first, second, (one, two))
 
     def _is_one(self, ops: list[Op], outs: list[Value]) -> bool:
         """Whether one loop nest computes ``outs``."""

@@ -30,6 +30,12 @@ CHAIN = """
 
 # What each pass finds to do, and the passes that have to come before it.
 BODIES = {
+    "fusion-join-pads": ("", """
+  %0 = "fusion.constant"() {value = 0.0 : f32, dtype = f32} : () -> tensor<f32>
+  %1 = "fusion.slice"(%x) {start = ["0", "0"], size = ["8", "4"], step = [1, 1]} : (T) -> tensor<8x4xf32>
+  %2 = "fusion.pad"(%1, %0) {low = ["0", "0"], high = ["0", "4"]} : (tensor<8x4xf32>, tensor<f32>) -> T
+  %3 = "fusion.pad"(%1, %0) {low = ["0", "4"], high = ["0", "0"]} : (tensor<8x4xf32>, tensor<f32>) -> T
+  %r = "fusion.add"(%2, %3) : (T, T) -> T"""),
     "fusion-add-at-once": ("", """
   %1 = "fusion.reshape"(%x) {shape = ["64"]} : (T) -> tensor<64xf32>
   %2 = "fusion.constant"() {value = 0.0 : f32, dtype = f32} : () -> tensor<f32>

@@ -1,0 +1,110 @@
+"""Random sums of padded parts have the same results, to the last bit, as concatenations; an unrolled recurrence's
+gradients are priced and cut."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from mlirfuse.analysis.work import work_of
+from mlirfuse.ir import dtypes as dt
+from mlirfuse.ir import interpreter
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Graph, Value
+from mlirfuse.passes.base import run_pipeline
+
+EXTENT = 12
+CUT = "fusion-join-pads,fusion-group{single-op=true horizontal=true},fusion-segment{prices=h200 splits=h200}"
+
+
+def padded(b: Builder, x: Value, start: int, axis: int) -> Value:
+    low, high = [0, 0], [0, 0]
+    low[axis], high[axis] = start, EXTENT - start - x.shape[axis]
+    return b.op("pad", x, b.constant(0, x.dtype), low=tuple(low), high=tuple(high))
+
+
+def random_sum(seed: int) -> Graph:
+    """Parts at random places, some over each other or along the other axis, and whole arrays, added in a random
+    order; partial sums are returned, too."""
+    draw = random.Random(seed)
+    graph = Graph("f", Block())
+    b, values = Builder(graph.body), []
+    for _ in range(draw.randint(2, 7)):
+        start, axis = draw.randrange(EXTENT), draw.choice((0, 1, 1, 1))
+        stop = draw.randint(start + 1, EXTENT)
+        whole = draw.random() < 0.2
+        shape = [EXTENT, EXTENT]
+        shape[axis] = EXTENT if whole else stop - start
+        x = Value(dt.f32, tuple(shape))
+        graph.args.append(x)
+        values.append(x if whole else padded(b, x, start, axis))
+    returned = []
+    while len(values) > 1:
+        draw.shuffle(values)
+        values.append(b.op("add", values.pop(), values.pop()))
+        if draw.random() < 0.2:
+            returned.append(values[-1])
+    graph.body.returns = [*returned, *values]
+    return graph
+
+
+def test_random_sums_are_equal():
+    joined = 0
+    for seed in range(300):
+        graph = random_sum(seed)
+        rng = np.random.default_rng(seed)
+        inputs = [rng.standard_normal(v.shape).astype("float32") for v in graph.args]
+        before = interpreter.run(graph.copy(), inputs)
+        run_pipeline(graph, "fusion-join-pads,fusion-dce")
+        joined += any(op.name == "concatenate" for op in graph.ops)
+        for got, wanted in zip(interpreter.run(graph, inputs), before, strict=True):
+            np.testing.assert_array_equal(got, wanted, f"seed {seed}")
+    assert joined > 50
+
+
+def test_a_part_written_into_zeros_is_padded():
+    graph = Graph("f", Block([Value(dt.f32, (4, EXTENT))]))
+    b, (x,) = Builder(graph.body), graph.args
+    base = b.op("full", b.constant(2, dt.f32), shape=(EXTENT, EXTENT))
+    whole = b.op("set_slice", base, x, start=(3, 0), size=x.shape, step=(1, 1))
+    graph.body.returns = [whole]
+    given = np.arange(4 * EXTENT, dtype="float32").reshape(4, EXTENT)
+    run_pipeline(graph, "fusion-decompose,fusion-dce")
+    assert [op.name for op in graph.ops if op.name != "constant"] == ["pad"]
+    wanted = np.full((EXTENT, EXTENT), 2, "float32")
+    wanted[3:7] = given
+    np.testing.assert_array_equal(interpreter.run(graph, [given])[0], wanted)
+
+
+def recurrence(steps: int) -> Graph:
+    """Gradients of ``decay`` of ``s[i] = decay[:, i] * s[i - 1]``, as a chain of products whose parts are padded."""
+    graph = Graph("f", Block([Value(dt.f32, (4096, steps, 64)), Value(dt.f32, (4096, 64))]))
+    b, (decay, last) = Builder(graph.body), graph.args
+    total, g = None, last
+    for k in reversed(range(steps)):
+        part = b.op("slice", decay, start=(0, k, 0), size=(4096, 1, 64), step=(1, 1, 1))
+        g = b.op("exp", b.op("mul", g, b.op("squeeze", part, axes=(1,))))
+        row = b.op("expand_dims", g, axes=(1,))
+        both = {"low": (0, k, 0), "high": (0, steps - 1 - k, 0)}
+        placed = b.op("pad", row, b.constant(0, dt.f32), **both)
+        total = placed if total is None else b.op("add", total, placed)
+    graph.body.returns = [total]
+    return graph
+
+
+@pytest.mark.parametrize("steps", [16, 80])  # fewer and more paths than are told apart
+def test_a_chain_is_stored_instead_of_computed_for_each_part(steps):
+    """The last step alone depends on all: one kernel would compute ``steps`` squared / 2 products."""
+    graph = recurrence(steps)
+    run_pipeline(graph, CUT)
+    users, returned = graph.body.users(), set(graph.returns)
+    computed = 0
+    for segment in dict.fromkeys(op.segment for op in graph.ops):
+        ops = [op for op in graph.ops if op.segment is segment]
+        made = [v for op in ops for v in op.results]
+        outs = [v for v in made if v in returned or any(user.segment is not segment for user in users.get(v, ()))]
+        counts = work_of(reversed(ops), outs, lambda v: int(np.prod(v.shape))).counts
+        computed += sum(counts.get(op, 0) for op in ops if op.name == "exp")
+    assert computed <= 4 * steps * 4096 * 64
