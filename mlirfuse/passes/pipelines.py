@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mlirfuse.analysis import device_costs
 from mlirfuse.core import config
 from mlirfuse.core.device_properties import DeviceProperties, HostProperties
 from mlirfuse.core.errors import MlirfuseError, UnsupportedError, located
@@ -13,7 +14,6 @@ from mlirfuse.core.pipeline_text import PipelineError, items_of
 from mlirfuse.ir.graph import Graph, Op
 from mlirfuse.lowering import devices, llvm, ptx
 from mlirfuse.passes.base import PIPELINES, options, register_pipeline, run_pipeline
-from mlirfuse.schedule import costs
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.program import Schedules, decide
 
@@ -80,7 +80,7 @@ def _group(single_op: bool, horizontal: bool, max_args: int, views: bool = False
 def _segment(properties: HostProperties | DeviceProperties) -> str:
     if isinstance(properties, HostProperties):
         return f"fusion-segment{{repeated={heuristics_of(properties).tasks.repeated} splits=cpu}}"
-    device = costs.nearest(properties)
+    device = device_costs.nearest(properties)
     return f"fusion-segment{{prices={device} splits={device}}}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlirfuse.analysis import traffic
+from mlirfuse.analysis import device_costs, traffic
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import is_product, is_reduction, is_scan, is_scatter_add
 from mlirfuse.ir import ops as table
@@ -15,7 +15,6 @@ from mlirfuse.passes.segmentation import splits
 from mlirfuse.passes.segmentation.drafts import ASKED, Decision, SegmentDrafts
 from mlirfuse.passes.segmentation.merging import Segmenter
 from mlirfuse.passes.segmentation.prices import Prices
-from mlirfuse.schedule import costs
 
 APART = "shares no tensor with the segments before it"
 
@@ -92,7 +91,7 @@ class SegmentPass(Pass):
     splits: str = ""
 
     def run(self, graph: Graph) -> None:
-        for option, known in (("prices", costs.DEVICES), ("splits", splits.DEVICES)):
+        for option, known in (("prices", device_costs.DEVICES), ("splits", splits.DEVICES)):
             if getattr(self, option) not in ("", *known):
                 raise PassError(f"{option} is the name of a device whose coefficients are known: {', '.join(known)}")
         self.log: list[Decision] = []  # the merges that were tried, for readers after the pass
@@ -123,7 +122,7 @@ class SegmentPass(Pass):
             given = used, axes, users, returned, unread, written, self._layouts, self.repeated, bool(self.prices)
             drafts = SegmentDrafts(*given, self._hints)
             # What is loaded one by one, one kernel and two load alike while segments merge: it would hide the rest.
-            prices = Prices(drafts, replace(costs.DEVICES[self.prices], shifted=0.0)) if self.prices else None
+            prices = Prices(drafts, replace(device_costs.DEVICES[self.prices], shifted=0.0)) if self.prices else None
             cuts = Prices(drafts, splits.DEVICES[self.splits]) if self.splits else None
             segmenter = Segmenter(drafts, prices, cuts)
             for k, draft in enumerate(segmenter.run()):

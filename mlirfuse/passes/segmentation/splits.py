@@ -8,16 +8,15 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from mlirfuse.analysis import cost
+from mlirfuse.analysis import cost, device_costs
 from mlirfuse.analysis.phases import is_reduction
 from mlirfuse.analysis.work import cost_of
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.copies import Copies
 from mlirfuse.passes.segmentation.drafts import REDUCES, SCANS, SCANS_BACK, SegmentDraft, SegmentDrafts
 from mlirfuse.passes.segmentation.prices import Prices, comparison
-from mlirfuse.schedule import costs
 
-DEVICES = {**costs.DEVICES, "cpu": costs.CPU}
+DEVICES = {**device_costs.DEVICES, "cpu": device_costs.CPU}
 # By what share of its time a segment has to be slower than its two parts: with coefficients that are fitted to measured
 # kernels, and with rough ones.
 MEASURED, ROUGH = 0.25, 0.5
@@ -41,7 +40,7 @@ class Splits:
 
     def __init__(self, drafts: SegmentDrafts, copies: Copies, prices: Prices, gain: float):
         self.drafts, self.copies, self.prices, self.gain = drafts, copies, prices, gain
-        self.on_cpu = prices.device is costs.CPU
+        self.on_cpu = prices.device is device_costs.CPU
 
     def run(self) -> None:
         """Cut each segment until none is faster as two."""

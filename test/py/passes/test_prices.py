@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from counting import lines_of
 
-from mlirfuse.analysis import cost
+from mlirfuse.analysis import cost, device_costs
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.core.errors import FusionIRError
@@ -22,7 +22,6 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import run_pipeline
-from mlirfuse.schedule import costs
 from mlirfuse.tools import fit_costs
 
 CUT = "fusion-group{single-op=true horizontal=true},fusion-segment{prices=h200}"
@@ -145,18 +144,20 @@ def test_positions_in_rows_that_are_reduced_are_not_loaded():
 
 def test_a_faster_memory_stores_more():
     """What memory takes for a byte decides, not how fast the device is altogether."""
-    slow, fast = (dataclasses.replace(costs.H200, byte=costs.H200.byte * factor) for factor in (16, 1 / 16))
+    slow, fast = (
+        dataclasses.replace(device_costs.H200, byte=device_costs.H200.byte * factor) for factor in (16, 1 / 16)
+    )
     both = cost.Features(3e9, instructions=1e9, columns=1e8, row=1e6, phases=1, reread=2e9, repeated=1e9)
     two = cost.Features(4e9, instructions=1e9, columns=1e8, row=1e6, phases=1)
     assert cost.seconds(two, slow) < cost.seconds(both, slow)
     assert cost.seconds(both, fast) > cost.seconds(two, fast)
-    assert costs.nearest(DeviceProperties.of_architecture("sm_90")) == "h100"
+    assert device_costs.nearest(DeviceProperties.of_architecture("sm_90")) == "h100"
 
 
 def test_the_fit_finds_coefficients(tmp_path, capsys):
     """Of times that other coefficients predict, with 2% of noise."""
     r, rows = random.Random(0), []
-    true = dataclasses.replace(costs.H200, byte=5e-13, instruction=1e-13, launch=4e-6)
+    true = dataclasses.replace(device_costs.H200, byte=5e-13, instruction=1e-13, launch=4e-6)
     for _ in range(300):
         moved = 10 ** r.uniform(5, 9)
         features = cost.Features(moved, instructions=moved * r.uniform(0, 40), columns=moved * r.choice([0, 0.25]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlirfuse
-from mlirfuse.analysis import cost
+from mlirfuse.analysis import cost, device_costs
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
@@ -18,11 +18,12 @@ from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import run_pipeline
 from mlirfuse.passes.segmentation import merging, splits
-from mlirfuse.schedule import costs
 
 GROUP = "fusion-group{single-op=true horizontal=true}"
 # A device for which tensors of tests are large: launches take no time, and rows of more than 4 elements are not kept.
-TINY = dataclasses.replace(costs.H200, launch=1e-12, phase=0.0, code=0.0, cached_byte=costs.H200.byte, row=4, column=4)
+TINY = dataclasses.replace(
+    device_costs.H200, launch=1e-12, phase=0.0, code=0.0, cached_byte=device_costs.H200.byte, row=4, column=4
+)
 
 
 @pytest.fixture(autouse=True)

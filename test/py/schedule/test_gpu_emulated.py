@@ -18,7 +18,7 @@ from ptx_emulator import EmulationError, Launch, Memory, launch_members, room_fo
 
 import mlirfuse
 import mlirfuse.numpy as mnp
-from mlirfuse.analysis import joint, stages
+from mlirfuse.analysis import device_costs, joint, stages
 from mlirfuse.core.device_properties import DeviceProperties
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.ir import sizes as sz
@@ -26,7 +26,7 @@ from mlirfuse.ir.dtypes import BY_NAME
 from mlirfuse.lowering.foreach import GpuForeach
 from mlirfuse.runtime import load
 from mlirfuse.runtime.program import CompiledProgram, Program
-from mlirfuse.schedule import costs, targets
+from mlirfuse.schedule import targets
 from mlirfuse.schedule.gpu import pointwise_choice
 from mlirfuse.schedule.gpu.scheduler_list import SCHEDULERS
 from mlirfuse.schedule.scheduler import SizedCall
@@ -1627,8 +1627,8 @@ def test_reciprocals_of_all_floats():
 def test_columns_whose_elements_are_stored_between_two_passes(dtype, monkeypatch):
     """A kernel for the sums, which stores what both need, and one for the rest, where that is predicted to be faster:
     here at any size, as launches cost nothing, and instructions much."""
-    device = dataclasses.replace(costs.H100, launch=0.0, phase=0.0, code=0.0, column=16, instruction=1e-12)
-    monkeypatch.setitem(costs.DEVICES, "h100", device)
+    device = dataclasses.replace(device_costs.H100, launch=0.0, phase=0.0, code=0.0, column=16, instruction=1e-12)
+    monkeypatch.setitem(device_costs.DEVICES, "h100", device)
 
     def gradient(x, y):
         s = 1 / (1 + mnp.exp(-x))
