@@ -153,14 +153,7 @@ class Schedulers(Generic[M]):
     def choose(self, analysis: Analysis, call: SizedCall) -> Tiling:
         """The heuristic's choice for these sizes: the first of :meth:`candidates`. Raises :class:`CompileError` if no
         scheduler takes the segment."""
-        for scheduler in analysis.once(self._takers):
-            for params in scheduler.candidates(analysis, call):
-                if scheduler.better_in_stages(analysis, params, call):
-                    return self.multi_stage.by_phases(analysis, call)
-                return params
-        if not self.multi_stage.takes(analysis):
-            raise CompileError("no scheduler takes this segment")
-        return self.multi_stage.by_phases(analysis, call)
+        return next(self._offered(analysis, call))
 
     def choose_together(self, analyses: Sequence[Analysis], call: SizedCall) -> list[Tiling]:
         """Like :meth:`choose`, for segments that one launch may run: see :meth:`Scheduler.together`."""
@@ -176,11 +169,11 @@ class Schedulers(Generic[M]):
             if params not in yielded:
                 yielded.add(params)
                 yield params
-        if not yielded:
-            yield self.choose(analysis, call)
 
     def _offered(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
-        """The candidates of all schedulers that take the segment, and stages where those may be faster."""
+        """The candidates of all schedulers that take the segment, and stages where those may be faster, or if there are
+        no candidates."""
+        first = None
         for scheduler in analysis.once(self._takers):
             found = scheduler.candidates(analysis, call)
             for first in found:
@@ -191,6 +184,10 @@ class Schedulers(Generic[M]):
                 if better is False:
                     yield self.multi_stage.by_phases(analysis, call)
                 yield from found
+        if first is None:
+            if not self.multi_stage.takes(analysis):
+                raise CompileError("no scheduler takes this segment")
+            yield self.multi_stage.by_phases(analysis, call)
 
     def _takers(self, analysis: Analysis) -> list[Scheduler[M]]:
         """The schedulers to ask for candidates. ``multi_stage`` is among them only if no other takes the segment:

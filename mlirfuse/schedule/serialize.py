@@ -54,9 +54,7 @@ def require_all(names: typing.Iterable[str], given: typing.Container[str]) -> No
 def _read(key: str, type_: Any, value: Any, default: Any) -> Any:
     if hasattr(type_, "_fields") and isinstance(value, dict):
         types = types_of(type_)
-        parts = {name: _read(name, types[name], part, None) for name, part in value.items() if name in types}
-        if unknown := [name for name in value if name not in types]:
-            raise ScheduleError(f"no parameter '{unknown[0]}': the parameters are {', '.join(types)}")
+        parts = read(types, value)
         if default is not None:
             return default._replace(**parts)
         require_all((name for name in types if name not in type_._field_defaults), parts)

@@ -45,7 +45,7 @@ class Scheduled(ABC):
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """The schedule of each step for these sizes: the one set on its segment, else the heuristic's choice.
         ``alignments`` has the bytes that each argument's address is a multiple of. Raises :class:`ScheduleError`."""
-        aligned = program.aligned(alignments) if program.graph.aliases else alignments
+        aligned = program.aligned(alignments)
         if program.decided:
             return self.read(program, [step.segment.schedule for step in program.steps], env, aligned)
         out: list[Any] = []
@@ -92,6 +92,7 @@ class CpuTarget(Scheduled):
     name = "cpu"
     early_launch = one_launch = False
     device = None
+    host = staticmethod(cpu_host)
 
     def __init__(self, level: str | None = None, threads: int | None = None):
         self.level, self.threads = level, threads
@@ -118,16 +119,13 @@ class CpuTarget(Scheduled):
                 kernels += created
         return KernelModule(tuple(kernels), False, self.host(kernels, slots))
 
-    def host(self, kernels: Sequence[CpuKernel], slots: Slots, name: str = "launch") -> str:
-        """An MLIR function that runs these kernels on the thread pool."""
-        return cpu_host(kernels, slots, name)
-
 
 class GpuTarget(Scheduled):
     """An NVIDIA GPU: a device of this machine, or, if ``device`` is None, an architecture to compile for."""
 
     name = "cuda"
     one_launch = True
+    host = staticmethod(gpu_host)
 
     def __init__(self, properties: DeviceProperties, device: int | None):
         self.properties, self.device, self.early_launch = properties, device, properties.early_launch
@@ -183,10 +181,6 @@ class GpuTarget(Scheduled):
                 written |= writes
                 buffers |= used
         return KernelModule(tuple(kernels), True, self.host(kernels, slots))
-
-    def host(self, kernels: Sequence[GpuKernel], slots: Slots, name: str = "launch") -> str:
-        """An MLIR function that launches these kernels."""
-        return gpu_host(kernels, slots, name)
 
 
 Launched = Iterator[tuple[list[Analysis], list[list[GpuKernel]]]]  # the computed stages, and the kernels of each launch
