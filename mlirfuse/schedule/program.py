@@ -108,20 +108,16 @@ class SegmentedProgram:
 
     def __init__(self, graph: Graph, target: Target, hint: dict[str, int], axes: Axes | None = None):
         self.graph, self.target = graph, target
-        self.symbols = sorted(
-            {s for v in graph.args for n in v.shape for s in sz.symbols(n)}
-            | {s for layout in graph.layouts if layout for n in layout.strides for s in sz.symbols(n)}
-            | set(hint)
-        )
+        strides = [n for layout in graph.layouts if layout for n in layout.strides]
+        self.symbols = sorted(sz.symbols_of([n for v in graph.args for n in v.shape] + strides) | hint.keys())
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
-        self.outputs = list(dict.fromkeys(graph.returns))
         self.views = traffic.result_views(graph)  # results that are views of an argument or of another, with no kernel
         self.axes = axes or Axes(graph.ops, own=graph.own_results)
         self._copy_aside()
         self.steps = self._steps(hint)
         if self._overwrite_donated() | self._write_late():
-            self.outputs = list(dict.fromkeys(graph.returns))
             self.steps = self._steps(hint)
+        self.outputs = list(dict.fromkeys(graph.returns))
         self.launches = self._group_launches()
         # Some schedule was set by the user or by fusion-choose.
         self.decided = any(step.segment.schedule for step in self.steps)
@@ -203,36 +199,34 @@ class SegmentedProgram:
     def _overwrite_donated(self) -> bool:
         """Write results over donated arguments of the same dtype, shape and layout where that is safe. Returns whether
         any result was aliased."""
-        graph, changed = self.graph, False
+        graph, before = self.graph, len(self.graph.aliases)
         shown = {root for root, _, _ in self.views.values()}
         free = {k for k in graph.donated if graph.args[k] not in shown} - set(graph.aliases.values())
+
+        def fits(place: int, value: Value) -> bool:
+            argument, layout = graph.args[place], graph.layouts[place]
+            alike = argument.dtype is value.dtype and argument.shape == value.shape
+            packed = layout is not None and layout.strides == sz.contiguous_strides(value.shape)
+            return alike and packed and self._in_place(value, argument, full=True)
+
         for k, value in enumerate(graph.returns):
-            if not free:
-                break
             if k in graph.aliases or value in self.views:
                 continue
-            for place in sorted(free):
-                argument, layout = graph.args[place], graph.layouts[place]
-                alike = argument.dtype is value.dtype and argument.shape == value.shape
-                packed = layout is not None and layout.strides == sz.contiguous_strides(value.shape)
-                if alike and packed and self._in_place(value, argument, full=True):
-                    graph.aliases[k] = place
-                    free.remove(place)
-                    changed = True
-                    break
-        return changed
+            found = next((place for place in sorted(free) if fits(place, value)), None)
+            if found is not None:
+                graph.aliases[k] = found
+                free.remove(found)
+        return len(graph.aliases) > before
 
     def _copy_aside(self) -> None:
         """Copy an argument's old elements first if they become another argument's value, or its own at other indices
         (``b[::-1] = b``)."""
-        graph, copies = self.graph, dict[Value, Value]()
+        graph = self.graph
         written = {graph.args[a] for a in graph.aliases.values()}
+        read = dict.fromkeys(graph.returns[k] for k in graph.aliases if graph.returns[k] in written)
+        copies = {value: self._copy(value, "reads an argument that is written") for value in read}
         for k in graph.aliases:
-            value = graph.returns[k]
-            if value in written:
-                if value not in copies:
-                    copies[value] = self._copy(value, "reads an argument that is written")
-                graph.returns[k] = copies[value]
+            graph.returns[k] = copies.get(graph.returns[k], graph.returns[k])
 
     def _write_late(self) -> bool:
         """Compute an argument's new value in a temporary, and copy it last, if it cannot be written in place. Returns
@@ -279,9 +273,8 @@ class SegmentedProgram:
         return Layout(tuple(sz.mul(s, p) for s, p in zip(strides, window.step)))
 
     def _strides_of(self, argument: int) -> tuple[Size, ...]:
-        value = self.graph.args[argument]
-        layout = dict(zip(self.graph.args, self.graph.layouts)).get(value)
-        return layout.strides if layout else sz.contiguous_strides(value.shape)
+        layout = self.graph.layouts[argument]
+        return layout.strides if layout else sz.contiguous_strides(self.graph.args[argument].shape)
 
     def sizes_key(self, env: dict[str, int]) -> tuple:
         """The sizes of a call as a hashable key."""
