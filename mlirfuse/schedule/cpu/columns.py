@@ -21,15 +21,14 @@ from mlirfuse.lowering import compensated_sums
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
-from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, StoredBlocks, compensation_interval, rounds
-from mlirfuse.schedule.cpu.extents import apart, column_extents, one_pass, parts, runs_across
+from mlirfuse.schedule.cpu import accumulators
+from mlirfuse.schedule.cpu.accumulators import CarriedBlocks, StoredBlocks
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, rows_grain, store_all
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, store_all
 from mlirfuse.schedule.cpu.packed import Packed
-from mlirfuse.schedule.cpu.rows import invariant_by_phase, stages
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
-from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, require
+from mlirfuse.schedule.cpu.rows import invariant_by_phase, stages, stash_bytes
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, apart, column_extents, one_pass, parts, runs_across
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 BLOCK_ROWS = 256  # rows summed in registers as one block
@@ -55,8 +54,8 @@ class CpuColumns(CpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if runs_across(analysis, call):
             for params in self._uncompensated(analysis, call):
-                share = functools.partial(_share_of_limit, analysis, params, host=call.properties)
-                interval = compensation_interval(analysis, call.sizes, share)
+                share = functools.partial(_share_of_limit, params)
+                interval = accumulators.compensation_interval(analysis, call, share)
                 yield params._replace(compensation_interval=interval) if interval else params
 
     def _uncompensated(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
@@ -64,7 +63,7 @@ class CpuColumns(CpuScheduler):
         kept, reduced, width, height = analysis.values(column_extents, call.sizes)
         in_registers = Tiling("columns", split=0)
         if not analysis.once(one_pass):
-            streamed, extent = streams(analysis, call), apart(analysis, call.sizes)
+            streamed, extent = self.streams(analysis, call), apart(analysis, call.sizes)
             persistent = 0 < _stash_bytes(analysis, reduced, host) <= heuristics.rows.stash_bytes
             yield in_registers._replace(streamed=streamed, extent=extent, persistent=persistent)
             return
@@ -91,14 +90,14 @@ class CpuColumns(CpuScheduler):
         if spec.params.split == 0:
             return [_InRegisters(spec).emit()]
         together = _together(spec.analysis, spec.params, spec.properties)
-        return [_Reduction(spec).emit(), partial.finish(spec, together)]
+        return [_Reduction(spec).emit(), accumulators.combine_partials(spec, together)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         heuristics, host = heuristics_of(call.properties), call.properties
         _, reduced, width, height = analysis.values(column_extents, call.sizes)
         p.must("split", p.split >= 0, "must not be negative")
-        compensated = p.compensation_interval > 0 or not _needs_compensation(analysis, p, call)
-        p.must("compensation_interval", compensated, "sums of so many rows need compensated totals")
+        lossy = accumulators.sums_lose_too_much(analysis, call, functools.partial(_share_of_limit, p))
+        p.must("compensation_interval", p.compensation_interval > 0 or not lossy, "sums of so many rows need totals")
         once = analysis.once(one_pass)
         p.must("split", once or p.split == 0, "must be 0 for columns with several passes or full-size outputs")
         p.must("coalesced_rows", p.coalesced_rows in (0, 1), "must be 0 or 1")
@@ -110,30 +109,24 @@ class CpuColumns(CpuScheduler):
             nbytes, most = _stash_bytes(analysis, reduced, host), heuristics.rows.stash_bytes
             require(not once and p.split == 0, "persistent: needs several passes, with accumulators in registers")
             require(nbytes <= most, f"persistent: {nbytes} bytes are more than {most}")
-        check_streamed(p, analysis, call)
+        super().check(analysis, p, call)
 
 
 def _stash_bytes(analysis: Analysis, rows: int, host: HostProperties) -> int:
     """The bytes of a task's stash buffers."""
-    kept = [v for stage in stages(analysis, heuristics_of(host).rows.stash) for v in stage.kept]
-    return rows * lanes_of(analysis, host) * block_vectors(analysis) * sum(v.dtype.compute.bytes for v in kept)
+    return rows * lanes_of(analysis, host) * block_vectors(analysis) * stash_bytes(analysis, heuristics_of(host).rows)
 
 
-def _needs_compensation(analysis: Analysis, p: Tiling, call: SizedCall) -> bool:
-    """Whether there are so many blocks of rows that sums of them lose too much."""
-    return bool(analysis.once(rounds)) and _share_of_limit(analysis, p, call.sizes, call.properties) >= 1
-
-
-def _share_of_limit(analysis: Analysis, p: Tiling, env: Sizes, host: HostProperties) -> float:
+def _share_of_limit(p: Tiling, analysis: Analysis, call: SizedCall) -> float:
     """The blocks of rows that are added up, relative to those from which on sums lose too much."""
-    _, reduced, width, height = analysis.values(column_extents, env)
+    _, reduced, width, height = analysis.values(column_extents, call.sizes)
     if p.split == 0:
-        return reduced // max(1, height) * -(-height // BLOCK_ROWS) / BLOCKS
-    heuristics, together = heuristics_of(host).columns, 1
+        return reduced // max(1, height) * -(-height // BLOCK_ROWS) / accumulators.BLOCKS
+    heuristics, together = heuristics_of(call.properties).columns, 1
     if not p.coalesced_rows:
         together = max(1, min(heuristics.coalesced // max(1, width), height // heuristics.rows))
     rows = -(-reduced // p.split) if reduced == height else reduced  # of a part, at most
-    return rows / (GROUPS * _at_once(analysis, host) * together + 1)
+    return rows / (GROUPS * _at_once(analysis, call.properties) * together + 1)
 
 
 def _at_once(analysis: Analysis, host: HostProperties) -> int:
@@ -164,7 +157,7 @@ class _Reduction(CpuBody):
         self.loops = analysis.loops(analysis.reduced)
         self.kept = size_of(analysis.kept)
         self.columns, self.together = size_of(self.inner), _together(analysis, params, host)
-        self.memories = partial.buffers(self, self.phase, self.kept, sz.mul(self.split, self.together))
+        self.partials = accumulators.in_workspace(self, self.phase, sz.mul(self.kept, self.split, self.together))
         self.at_once = _at_once(analysis, host)
         heuristics, self.packed = heuristics_of(host), None
         self.stretches: sz.Size = 1
@@ -177,14 +170,14 @@ class _Reduction(CpuBody):
             self.stretches = sz.ceildiv(self.columns, heuristics.columns.stretch)
         self.group = self.e.mul(self.size(self.together), self.at_once)
         totals = params.compensation_interval and compensated_sums.round_off(self.phase)
-        self.sums = StoredBlocks(self, self.phase, self.memories, self.stretch, self.lanes) if totals else None
+        self.sums = StoredBlocks(self.phase, self.partials, self.stretch, self.lanes) if totals else None
         self.part_rows = sz.mul(sz.ceildiv(size_of(self.loops[0]), self.split), *map(size_of, self.loops[1:]))
         self.block = self.e.mul(self.group, GROUPS)  # rows per block of the accumulators
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
         tasks = sz.mul(points_of(self.outer), self.stretches, self.split)
-        return self.kernel(self.task, tasks, 1)
+        return self.kernel(self.task, tasks)
 
     def task(self, index: Val) -> None:
         """Clear the accumulators of a strip of columns, and add a part of the rows to them."""
@@ -199,7 +192,7 @@ class _Reduction(CpuBody):
         def clear(indices, mask, state):
             for i in indices:
                 offset = e.add(place, self.k.scalar(i.base))
-                partial.save(self, self.memories, offset, self.identities(self.phase, self.lanes))
+                self.partials.save(offset, self.identities(self.phase, self.lanes))
 
         self.vectors(left, right, self.lanes, [], clear)
         if self.sums:
@@ -260,8 +253,7 @@ class _Reduction(CpuBody):
             (i,) = indices
             rows = [row_of(u, i) for u in range(count)]
             offset = e.add(strip.place, k.scalar(i.base))
-            before = partial.load(self, self.phase, self.memories, offset, self.lanes)
-            partial.save(self, self.memories, offset, self.accumulated(before, rows, mask))
+            self.partials.save(offset, self.accumulated(self.partials.load(offset, self.lanes), rows, mask))
 
         stop = strip.right
         if packed and count == 1:
@@ -304,23 +296,12 @@ class _InRegisters(CpuBody):
         self.number_of_blocks = sz.mul(*map(size_of, loops[:-1]), sz.ceildiv(size_of(loops[-1]), BLOCK_ROWS))
         self.rows = size_of(analysis.reduced)
         self.invariant = [v for values in invariant_by_phase(analysis)[1:] for v in values]
-        passes = stages(analysis, heuristics_of(host).rows.stash) if params.persistent else ()
-        kept = [(at, value) for at, stage in enumerate(passes) for value in stage.kept]
-        self.stash = Stash(self, kept, sz.mul(self.rows, self.block), self._in_stash)
+        passes = stages(analysis, heuristics_of(host).rows.stash if params.persistent else None)
+        self.stash = Stash(self, [stage.kept for stage in passes], sz.mul(self.rows, self.block), self._in_stash)
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        tasks = sz.mul(points_of(self.outer), sz.ceildiv(self.columns, self.block))
-        return self.kernel(self.task, tasks, rows_grain(sz.mul(self.rows, self.block), self.host))
-
-    def task(self, index: Val) -> None:
-        """Compute a block of columns."""
-        env, low, high = self.block_of(self.outer, index, self.columns, self.block)
-
-        def step(indices, mask, state):
-            self.some(env, indices, mask)
-
-        self.vectors(low, high, self.lanes, [], step, self.unroll)
+        return self.of_columns(self.outer, self.inner, self.unroll, self.rows, self.some)
 
     def over_rows(self, env: Env, carried, step, blocks: CarriedBlocks | None = None) -> list[Val]:
         """Run ``step(env, carried)`` over the rows. With ``blocks``, ``carried`` are the values that those carry, and
@@ -330,13 +311,10 @@ class _InRegisters(CpuBody):
         *outer, loop = self.loops
 
         def along(here: Env, carried):
-            low, high = self.constant(0), self.size(size_of(loop))
+            def rows(low, high, state):
+                return self.nest(here, [loop], state, step, bounds=(low, high))
 
-            def one(i, state):
-                bounds = i, self.e.min(self.e.add(i, BLOCK_ROWS), high)
-                return blocks.add(state, self.nest(here, [loop], blocks.empty, step, bounds=bounds))
-
-            return self.loop(low, high, BLOCK_ROWS, carried, one)
+            return blocks.over(self.constant(0), self.size(size_of(loop)), BLOCK_ROWS, carried, rows)
 
         return self.nest(env, outer, carried, along)
 

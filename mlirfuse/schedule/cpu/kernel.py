@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from mlirfuse.analysis.axes import Axis
-from mlirfuse.analysis.phases import Analysis, late_outputs, size_of
+from mlirfuse.analysis.phases import Analysis, late_outputs, points_of, size_of
 from mlirfuse.core.device_properties import HostProperties
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
@@ -120,9 +120,9 @@ class CpuBody(Body):
         """An i64 constant."""
         return self.e.const(value, I64)
 
-    def kernel(self, task: Callable[[Val], object], tasks: Size, grain: Size) -> CpuKernel:
+    def kernel(self, task: Callable[[Val], object], tasks: Size, elements: Size = 0) -> CpuKernel:
         """The finished kernel, which runs ``task(number)`` for this call's share of ``tasks`` tasks. A thread takes
-        ``grain`` of them at a time."""
+        as many at a time as give it about ``grain`` elements, if a task has ``elements``; 0: one."""
         one = self.constant(1)
         self.e.depth = 1
         with self.k.region(f"scf.for %task = %begin to %end step {one} : i64 {{"):
@@ -130,7 +130,10 @@ class CpuBody(Body):
         if self.k.streamed:  # non-temporal stores need a fence to become visible to other threads
             self.e.line('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')
         text = f"func.func @{self.name}(%begin: i64, %end: i64, %ctx: !llvm.ptr) {{\n{self.e.text()}\n  return\n}}"
-        return CpuKernel(self.name, "".join(self.k.functions.values()) + text, tasks, grain, tuple(self.args.passed))
+        grain = heuristics_of(self.host).tasks.grain if elements != 0 else 1
+        at_a_time = sz.maximum(1, sz.floordiv(grain, sz.maximum(1, elements)))
+        text = "".join(self.k.functions.values()) + text
+        return CpuKernel(self.name, text, tasks, at_a_time, tuple(self.args.passed))
 
     # ---- loops
 
@@ -152,12 +155,30 @@ class CpuBody(Body):
         low = self.e.min(self.e.mul(number, length), end)
         return low, self.e.min(self.e.add(low, length), end)
 
-    def block_of(self, around: Loops, index: Val, count: Size, length: int) -> tuple[Env, Val, Val]:
-        """The env of a task, and the begin and end of its block. At each point of the loops ``around``, ``count``
-        elements are divided into blocks of ``length``. Tasks enumerate the points, and the blocks of each, in order."""
-        point, at = self.k.divmod(Index(index), sz.ceildiv(count, length))
-        env = self.point(around, self.k.scalar(point.base))
-        return env, *self.tile(self.k.scalar(at.base), length, count)
+    def of_blocks(
+        self, around: Loops, count: Size, length: int, elements: Size, visit: Callable[[Env, Val, Val], object]
+    ) -> CpuKernel:
+        """The finished kernel whose tasks of ``elements`` are blocks: at each point of the loops ``around``, ``count``
+        indices are divided into blocks of ``length``. ``visit(env, low, high)`` computes one."""
+
+        def task(index: Val) -> None:
+            point, at = self.k.divmod(Index(index), sz.ceildiv(count, length))
+            env = self.point(around, self.k.scalar(point.base))
+            visit(env, *self.tile(self.k.scalar(at.base), length, count))
+
+        return self.kernel(task, sz.mul(points_of(around), sz.ceildiv(count, length)), elements)
+
+    def of_columns(
+        self, around: Loops, inner: list[Axis], vectors: int, rows: Size, visit: Callable[..., None]
+    ) -> CpuKernel:
+        """The finished kernel whose tasks are blocks of so many ``vectors`` of the loop ``inner``, over ``rows``.
+        ``visit(env, indices, mask)`` computes the vectors at these indices."""
+
+        def block(env: Env, low: Val, high: Val) -> None:
+            self.vectors(low, high, self.lanes, [], lambda starts, mask, _: visit(env, starts, mask), vectors)
+
+        length = self.lanes * vectors
+        return self.of_blocks(around, size_of(inner), length, sz.mul(rows, length), block)
 
     def below(self, count: Val, lanes: int) -> Val:
         """The mask of lanes below ``count``, which is at most ``lanes``. The inline assembly hides constants from LLVM
@@ -260,13 +281,14 @@ class CpuBody(Body):
 
 
 class Stash:
-    """Buffers on the stack for values that a pass computes and later passes need: ``kept`` has the number of that pass,
-    and the value. ``offset(env, u)`` is the place of the elements at ``env``, the ``u``-th vector in flight, of
+    """Buffers on the stack for values that a pass computes and later passes need: ``kept`` has those of each pass.
+    ``offset(env, u)`` is the place of the elements at ``env``, the ``u``-th vector in flight, of
     ``length``."""
 
-    def __init__(self, body: CpuBody, kept: list[tuple[int, Value]], length: Size, offset: Callable[[Env, int], Val]):
+    def __init__(self, body: CpuBody, kept: list[list[Value]], length: Size, offset: Callable[[Env, int], Val]):
         self.body, self.offset = body, offset
-        self.buffers = [(at, value, body.stack(length, value.dtype.compute)) for at, value in kept]
+        passes = [(at, value) for at, values in enumerate(kept) for value in values]
+        self.buffers = [(at, value, body.stack(length, value.dtype.compute)) for at, value in passes]
 
     def keep(self, envs: Iterable[Env], at: int, first: int = 0) -> None:
         """Store what pass ``at`` computes for others; the number of the first vector is ``first``."""
@@ -323,8 +345,3 @@ def store_all(body: CpuBody, outputs: list[Value], envs: list[Env], domain: list
             own = {a for dim in body.k.dims(value) for a in dim}
             missing = [env.get(a, ZERO) for a in domain if a not in own]
             body.k.store_at_zero(value, env, val, [index for index in missing if index != ZERO])
-
-
-def rows_grain(elements_a_task: Size, host: HostProperties) -> Size:
-    """Tasks that a thread takes at a time, so that it gets about ``grain`` elements."""
-    return sz.maximum(1, sz.floordiv(heuristics_of(host).tasks.grain, sz.maximum(1, elements_a_task)))

@@ -18,9 +18,9 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.schedule.body import Loops
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, store_all, unroll_for
 from mlirfuse.schedule.cpu.packed import Packed, gathered
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, output_bytes, streams
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, output_bytes
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
@@ -80,7 +80,7 @@ class Pointwise(CpuScheduler):
             sides = _sides(analysis, call)
             yield Tiling("pointwise", vectors_per_thread=vectors, rows_per_thread=sides, coalesced_rows=0)
             return
-        yield Tiling("pointwise", streamed=streams(analysis, call))
+        yield Tiling("pointwise", streamed=self.streams(analysis, call))
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         analysis, p, host = spec.analysis, spec.params, spec.properties
@@ -89,7 +89,7 @@ class Pointwise(CpuScheduler):
         body = CpuBody(spec, prefetch)
         loops = analysis.loops(analysis.kept)
         if not loops:
-            return [body.kernel(lambda index: store_all(body, analysis.outputs, [{}], []), 1, 1)]
+            return [body.kernel(lambda index: store_all(body, analysis.outputs, [{}], []), 1)]
         return [_line(body, loops[0]) if len(loops) == 1 else _tiles(body, loops, p)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
@@ -98,7 +98,7 @@ class Pointwise(CpuScheduler):
         p.must("coalesced_rows", bool(fits), "needs rows shorter than its vectors, and streamed = false")
         most = MOST_SIDES if not p.coalesced_rows and len(analysis.loops(analysis.kept)) > 2 else 1
         p.must("rows_per_thread", 1 <= p.rows_per_thread <= most, f"must be from 1 to {most}")
-        check_streamed(p, analysis, call)
+        super().check(analysis, p, call)
 
 
 def _sides(analysis: Analysis, call: SizedCall) -> int:
@@ -133,7 +133,7 @@ def _line(body: CpuBody, loop: list[Axis]) -> CpuKernel:
     def task(index: Val) -> None:
         _columns(body, [{}], loop, *body.tile(index, tile, extent))
 
-    return body.kernel(task, sz.ceildiv(extent, tile), 2)
+    return body.kernel(task, sz.ceildiv(extent, tile), tile)
 
 
 def _tiles(body: CpuBody, loops: Loops, params: Tiling) -> CpuKernel:
@@ -169,7 +169,7 @@ def _tiles(body: CpuBody, loops: Loops, params: Tiling) -> CpuKernel:
         body.loop(top, bottom, together, [], lines)
 
     tasks = sz.mul(points_of(outer), beside, down, across)
-    return body.kernel(task, tasks, rows_grain(sz.mul(height, width, sides), body.host))
+    return body.kernel(task, tasks, sz.mul(height, width, sides))
 
 
 def _rows_together(analysis: Analysis, middle, inner) -> int:

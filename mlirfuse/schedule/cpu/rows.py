@@ -6,14 +6,13 @@ values that later passes need are stored in a buffer of the row's length (``pers
 register-resident (``vectors_per_thread``).
 
 If there are too few rows for all threads, a task takes a part of one and stores partial accumulators (``split``); see
-:mod:`partial`.
+:mod:`~mlirfuse.schedule.cpu.accumulators`.
 
 Sums add the vectors in flight first, then blocks of :data:`BLOCK_VECTORS` of those, then the blocks
-(:mod:`mlirfuse.schedule.cpu.blocked_sums`), then the lanes: the error stays near that of pairwise summation."""
+(:mod:`mlirfuse.schedule.cpu.accumulators`), then the lanes: the error stays near that of pairwise summation."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,13 +25,12 @@ from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import reductions as red
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.schedule.cpu import partial
-from mlirfuse.schedule.cpu.blocked_sums import BLOCKS, CarriedBlocks, compensation_interval, rounds
-from mlirfuse.schedule.cpu.extents import one_pass, parts, runs_across
+from mlirfuse.schedule.cpu import accumulators
+from mlirfuse.schedule.cpu.accumulators import CarriedBlocks
 from mlirfuse.schedule.cpu.heuristics import RowHeuristics, heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, rows_grain, store_all, unroll_for
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
-from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, Sizes, require
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, Stash, cost_of, lanes_of, store_all, unroll_for
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, one_pass, parts, runs_across
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
 BLOCK_VECTORS = 64
@@ -106,13 +104,13 @@ class CpuRows(CpuScheduler):
         if not split and vectors <= heuristics.in_registers and len(analysis.loops(analysis.reduced)) == 1:
             yield Tiling("rows", vectors_per_thread=1 << (vectors - 1).bit_length())
             return
-        interval, again = _interval(analysis, call), int(can_visit_again(analysis, call))
-        p = Tiling("rows", compensation_interval=interval, unmasked=again)
+        interval = accumulators.compensation_interval(analysis, call, _share_of_limit)
+        p = Tiling("rows", compensation_interval=interval, unmasked=int(can_visit_again(analysis, call)))
         if split:
             yield p._replace(split=parts(call.properties))
             return
-        persistent = 0 < reduced * _stash_bytes(analysis, heuristics) <= heuristics.stash_bytes
-        yield p._replace(persistent=persistent, streamed=streams(analysis, call))
+        persistent = 0 < reduced * stash_bytes(analysis, heuristics) <= heuristics.stash_bytes
+        yield p._replace(persistent=persistent, streamed=self.streams(analysis, call))
 
     def better_in_stages(self, analysis: Analysis, p: Tiling, call: SizedCall) -> bool | None:
         """True if there are too few rows for all threads."""
@@ -124,7 +122,7 @@ class CpuRows(CpuScheduler):
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         if spec.params.split > 1:
-            return [_split_rows(spec), partial.finish(spec)]
+            return [_split_rows(spec), accumulators.combine_partials(spec)]
         return [(_register_rows if spec.params.vectors_per_thread else _long_rows)(spec)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
@@ -145,28 +143,23 @@ class CpuRows(CpuScheduler):
             most = heuristics.most_in_registers
             p.must("vectors_per_thread", p.vectors_per_thread <= most, f"must be at most {most} vectors")
         p.excludes("vectors_per_thread", "persistent", "streamed")
-        nbytes = reduced * _stash_bytes(analysis, heuristics) if p.persistent else 0
+        nbytes = reduced * stash_bytes(analysis, heuristics) if p.persistent else 0
         fits = nbytes <= heuristics.stash_bytes
         require(fits, f"persistent: a row needs {nbytes} bytes, more than {heuristics.stash_bytes}")
-        check_streamed(p, analysis, call)
+        super().check(analysis, p, call)
 
 
 def needs_compensation(analysis: Analysis, call: SizedCall) -> bool:
     """Whether a row has so many blocks that sums of them lose too much."""
-    return bool(analysis.once(rounds)) and _share_of_limit(analysis, call.sizes, call.properties) >= 1
+    return accumulators.sums_lose_too_much(analysis, call, _share_of_limit)
 
 
-def _interval(analysis: Analysis, call: SizedCall) -> int:
-    """The compensation interval."""
-    share = functools.partial(_share_of_limit, analysis, host=call.properties)
-    return compensation_interval(analysis, call.sizes, share)
-
-
-def _share_of_limit(analysis: Analysis, env: Sizes, host: HostProperties) -> float:
+def _share_of_limit(analysis: Analysis, call: SizedCall) -> float:
     """The blocks of a row relative to those from which on sums of them lose too much."""
-    segments, length = analysis.values(_row_segments, env)
-    least = BLOCK_VECTORS * lanes_of(analysis, host) * unroll_for(analysis.once(cost_of))  # of a block of any stage
-    return segments * -(-length // least) / BLOCKS
+    segments, length = analysis.values(_row_segments, call.sizes)
+    lanes = lanes_of(analysis, call.properties)
+    least = BLOCK_VECTORS * lanes * unroll_for(analysis.once(cost_of))  # of a block of any stage
+    return segments * -(-length // least) / accumulators.BLOCKS
 
 
 def can_visit_again(analysis: Analysis, call: SizedCall) -> bool:
@@ -196,7 +189,7 @@ def _few(kept: int, reduced: int, host: HostProperties) -> bool:
     return kept * reduced >= tasks.shared and kept < tasks.tasks_a_thread * host.threads and host.threads > 1
 
 
-def _stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
+def stash_bytes(analysis: Analysis, heuristics: RowHeuristics) -> int:
     """Bytes per element of the stash buffers."""
     return sum(value.dtype.compute.bytes for stage in stages(analysis, heuristics.stash) for value in stage.kept)
 
@@ -209,9 +202,8 @@ class RowsBody(CpuBody):
         analysis = spec.analysis
         self.loops, self.invariant = analysis.loops(analysis.reduced), invariant_by_phase(analysis)
         self.stages = stages(analysis, heuristics_of(self.host).rows.stash if self.p.persistent else None)
-        kept = [(at, value) for at, stage in enumerate(self.stages) for value in stage.kept]
         self.length = size_of(analysis.reduced)
-        self.stash = Stash(self, kept, self.length, self._index_in_row)
+        self.stash = Stash(self, [stage.kept for stage in self.stages], self.length, self._index_in_row)
 
     def row(self, index: Val) -> Env:
         """The env of a row."""
@@ -219,7 +211,7 @@ class RowsBody(CpuBody):
 
     def rows(self, task: Callable[[Val], object]) -> CpuKernel:
         """The finished kernel, whose tasks are rows."""
-        return self.kernel(task, size_of(self.analysis.kept), rows_grain(self.length, self.host))
+        return self.kernel(task, size_of(self.analysis.kept), self.length)
 
     def over(self, env: Env, at: int, carried, step, bounds=None, blocks: CarriedBlocks | None = None) -> list[Val]:
         """Run ``step(envs, mask, carried)`` for stage ``at`` over the row, with the innermost loop in vectors;
@@ -234,15 +226,10 @@ class RowsBody(CpuBody):
             def vectors(indices, mask, state):
                 return step([self.placed(env, loop, i) for i in indices], mask, state)
 
-            if blocks is None:
-                return self.vectors(start, stop, self.lanes, carried, vectors, unroll)
-            length = self.block(at)
+            def run(low, high, state):
+                return self.vectors(low, high, self.lanes, state, vectors, unroll, again)
 
-            def one(i, state):
-                end = self.e.min(self.e.add(i, length), stop)
-                return blocks.add(state, self.vectors(i, end, self.lanes, blocks.empty, vectors, unroll, again))
-
-            return self.loop(start, stop, length, carried, one)
+            return blocks.over(start, stop, self.block(at), carried, run) if blocks else run(start, stop, carried)
 
         return self.nest(env, outer, carried, along, bounds=bounds)
 
@@ -371,14 +358,13 @@ def _split_rows(spec: KernelSpec) -> CpuKernel:
     unit = body.lanes if len(body.loops) == 1 else 1
     length = sz.mul(sz.ceildiv(first, split * unit), unit)
     kept = size_of(spec.analysis.kept)
-    buffers = partial.buffers(body, phase, kept, split)
+    partials = accumulators.in_workspace(body, phase, sz.mul(kept, split))
 
     def task(index: Val) -> None:
         at, part = body.divided(index, split)
         env = body.row(at)
         bounds = body.part(part, body.size(length), body.size(first))
-        for total, memories in zip(body.reduce(env, 0, bounds), buffers):
-            for val, memory in zip(total, memories):
-                body.buffer_store(memory, body.e.add(body.e.mul(part, body.size(kept)), at), val)
+        totals = [val for total in body.reduce(env, 0, bounds) for val in total]
+        partials.save(body.e.add(body.e.mul(part, body.size(kept)), at), totals)
 
-    return body.kernel(task, sz.mul(kept, split), 1)
+    return body.kernel(task, sz.mul(kept, split))

@@ -6,14 +6,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, is_outer, points_of, size_of
-from mlirfuse.ir import sizes as sz
+from mlirfuse.analysis.phases import Analysis, is_outer, size_of
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
-from mlirfuse.schedule.cpu.extents import across_scanned_rows
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, rows_grain, store_all
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, store_all
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, across_scanned_rows
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
@@ -33,13 +31,13 @@ class ScanColumns(CpuScheduler):
         if across_scanned_rows(analysis, call):
             yield Tiling("scan_columns")
         elif is_outer(analysis, call.sizes):
-            yield Tiling("scan_columns", streamed=streams(analysis, call))
+            yield Tiling("scan_columns", streamed=self.streams(analysis, call))
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         return [_columns(spec)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        check_streamed(p, analysis, call)
+        super().check(analysis, p, call)
 
 
 def _columns(spec: KernelSpec) -> CpuKernel:
@@ -48,9 +46,8 @@ def _columns(spec: KernelSpec) -> CpuKernel:
     reverse = bool(scans[0].attrs["reverse"])
     *outer, inner = analysis.loops(analysis.kept)
     vectors = max(1, STATES // sum(len(sc.state_types(op)) for op in scans))
-    block, columns = lanes * vectors, size_of(inner)
 
-    def some(env: Env, starts: list[Index]) -> None:
+    def some(env: Env, starts: list[Index], mask: Val | None) -> None:
         """Scan the vectors of columns at ``starts``."""
 
         def visit(row: Env, carried: list[Val]) -> list[Val]:
@@ -69,14 +66,4 @@ def _columns(spec: KernelSpec) -> CpuKernel:
         for start in starts if body.small else ():
             store_all(body, body.small, [body.placed(env, inner, start)], analysis.kept)
 
-    def task(index: Val) -> None:
-        env, low, high = body.block_of(outer, index, columns, block)
-
-        def step(indices: list[Index], mask: Val | None, state: list[Val]) -> None:
-            some(env, indices)
-
-        body.vectors(low, high, lanes, [], step, vectors)
-
-    rows = size_of(analysis.reduced)
-    tasks = sz.mul(points_of(outer), sz.ceildiv(columns, block))
-    return body.kernel(task, tasks, rows_grain(sz.mul(rows, block), body.host))
+    return body.of_columns(outer, inner, vectors, size_of(analysis.reduced), some)

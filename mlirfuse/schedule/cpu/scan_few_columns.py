@@ -17,12 +17,11 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
-from mlirfuse.schedule.cpu.extents import column_extents, parts
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
 from mlirfuse.schedule.cpu.kernel import CpuKernel, lanes_of
 from mlirfuse.schedule.cpu.scan_rows import ScannedRows, can_split, kernels
-from mlirfuse.schedule.cpu.scheduler import UNALIGNED, CpuScheduler, can_stream_line, past_caches
-from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream_line, column_extents, parts
+from mlirfuse.schedule.scheduler import KernelSpec, SizedCall
 from mlirfuse.schedule.tiling import Tiling
 
 
@@ -44,11 +43,14 @@ class ScanFewColumns(CpuScheduler):
         lanes = lanes_of(analysis, call.properties)
         if lanes % columns and lanes <= heuristics.columns.turned * columns:
             return
-        streamed = past_caches(analysis, call) and _can_stream(analysis, call)
+        streamed = self.streams(analysis, call)
         p, many = Tiling("scan_few_columns", streamed=streamed, extent=columns), 4 * heuristics.tasks.shared
         if kept // columns < threads and kept * rows >= many and analysis.once(can_split):
             yield p._replace(split=parts(call.properties))
         yield p
+
+    def can_stream(self, analysis: Analysis, call: SizedCall) -> bool:
+        return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, call)
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         return kernels(spec, _FewColumns)
@@ -59,15 +61,11 @@ class ScanFewColumns(CpuScheduler):
         p.must("extent", _fits(analysis, columns, call.properties), "must be from 2 to a vector's lanes")
         p.must("split", p.split >= 1, "at least one part")
         p.must("split", p.split == 1 or analysis.once(can_split), "not for scans of scans")
-        require(not p.streamed or _can_stream(analysis, call), UNALIGNED)
+        super().check(analysis, p, call)
 
 
 def _fits(analysis: Analysis, columns: int, host: HostProperties) -> bool:
     return 1 < columns <= lanes_of(analysis, host)
-
-
-def _can_stream(analysis: Analysis, call: SizedCall) -> bool:
-    return len(analysis.loops(analysis.kept)) == 1 and can_stream_line(analysis, call)
 
 
 def _is_one_row(analysis: Analysis) -> bool:

@@ -20,12 +20,12 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Value
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Emitter, Val
-from mlirfuse.lowering.kernel import Env, Flat, Index, Memory
-from mlirfuse.schedule.cpu.extents import across_scanned_rows, parts
+from mlirfuse.lowering.kernel import Env, Flat, Index
+from mlirfuse.schedule.cpu.accumulators import Accumulators, in_workspace
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import CpuKernel, cost_of, store_all, unroll_for
 from mlirfuse.schedule.cpu.rows import RowsBody, needs_compensation
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, across_scanned_rows, parts
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -43,7 +43,7 @@ class ScanRows(CpuScheduler):
         if is_outer(analysis, call.sizes) or across_scanned_rows(analysis, call):
             return
         kept, length = analysis.values(row_extents, call.sizes)
-        streamed = streams(analysis, call)
+        streamed = self.streams(analysis, call)
         few = kept < call.properties.threads and kept * length >= 4 * heuristics_of(call.properties).tasks.shared
         if analysis.phases and (
             few or needs_compensation(analysis, call) or not _cached(analysis, length, call.properties)
@@ -62,7 +62,7 @@ class ScanRows(CpuScheduler):
         p.must("split", alone, "not for scans of scans, with reductions, or for rows of several loops")
         short = not analysis.phases or not needs_compensation(analysis, call)
         require(short, "rows are too long: sums of so many elements need a kernel of their own (multi_stage)")
-        check_streamed(p, analysis, call)
+        super().check(analysis, p, call)
 
 
 def can_split(analysis: Analysis) -> bool:
@@ -120,10 +120,9 @@ class ScannedRows(RowsBody):
         last = 0 if self.reverse else self.lanes - 1
         return state, tuple(self.e.splat(self.e.extract(v, last), self.lanes) for v in run)
 
-    def buffers(self) -> list[Memory]:
-        """The buffers for the states of parts, [split, kept] for each state component."""
-        count = sz.mul(self.number, self.split, self.kept_lanes)
-        return [self.buffer((op, k), count, dtype) for op in self.scans for k, dtype in enumerate(sc.state_types(op))]
+    def states(self) -> Accumulators:
+        """The states of parts in the workspace, [split, kept]."""
+        return in_workspace(self, self.scans, sz.mul(self.number, self.split, self.kept_lanes), sc.state_types)
 
     def part_of(self, index: Val) -> tuple[Val, Val, Env]:
         """The part, the row, and the row's env of a task."""
@@ -198,21 +197,20 @@ class ScannedRows(RowsBody):
 
 def _states(body: ScannedRows) -> CpuKernel:
     """The kernel that stores the scan states of parts in the workspace. A task is a part of a row."""
-    memories = body.buffers()
+    states = body.states()
 
     def task(index: Val) -> None:
         part, row, env = body.part_of(index)
         done = body.along(env, body.nothing_scanned(body.lanes), body.scanned, part)
-        for memory, val in zip(memories, done):
-            body.buffer_store(memory, body.states_of(part, row), val if body.kept_lanes > 1 else body.e.extract(val, 0))
+        states.save(body.states_of(part, row), done if body.kept_lanes > 1 else [body.e.extract(v, 0) for v in done])
 
-    return body.kernel(task, sz.mul(body.number, body.split), 1)
+    return body.kernel(task, sz.mul(body.number, body.split))
 
 
 def _rows(body: ScannedRows) -> CpuKernel:
     """The kernel that scans. A task is a row, or a part of one."""
     analysis, last = body.analysis, len(body.analysis.phases)
-    memories = body.buffers() if body.split > 1 else []
+    states = body.states() if body.split > 1 else None
 
     def visit(env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
         carried = body.scanned(env, mask, carried)
@@ -224,30 +222,26 @@ def _rows(body: ScannedRows) -> CpuKernel:
         for at, phase in enumerate(analysis.phases):
             body.bind(phase, body.reduce(env, at), env)
         body.hoist(env, body.invariant[last])
-        carried = _before(body, memories, part, row) if memories else body.nothing_scanned(body.lanes)
-        body.along(env, carried, visit, part if memories else None)
-        first = body.e.cmp("eq", part, 0) if memories and body.small else None
+        carried = _before(body, states, part, row) if states else body.nothing_scanned(body.lanes)
+        body.along(env, carried, visit, part if states else None)
+        first = body.e.cmp("eq", part, 0) if states and body.small else None
         with body.k.region(f"scf.if {first} {{") if first else contextlib.nullcontext():
             store_all(body, body.small, [env], analysis.kept)
 
     length = sz.product(map(body.extent, range(len(body.loops))))
-    return body.kernel(task, sz.mul(body.number, body.split), 1 if memories else rows_grain(length, body.host))
+    return body.kernel(task, sz.mul(body.number, body.split), 0 if states else length)
 
 
-def _before(body: ScannedRows, memories: list[Memory], part: Val, row: Val) -> list[Val]:
+def _before(body: ScannedRows, states: Accumulators, part: Val, row: Val) -> list[Val]:
     """The combined states of all parts before this one."""
     e = body.e
     count = e.sub(e.const(body.split - 1, part.dtype), part) if body.reverse else part
 
     def one(i: Val, carried: list[Val]) -> list[Val]:
         which = e.sub(e.const(body.split - 1, i.dtype), i) if body.reverse else i
-        offset = body.states_of(which, row)
-        found = [
-            e.splat(body.buffer_load(m, offset, v.dtype, body.kept_lanes), body.lanes)
-            for m, v in zip(memories, carried)
-        ]
-        states = zip(body.scans, body.by_scan(carried), body.by_scan(found))
-        return [v for op, a, b in states for v in sc.combine(e, op, a, b)]
+        found = [e.splat(v, body.lanes) for v in states.load(body.states_of(which, row), body.kept_lanes)]
+        pairs = zip(body.scans, body.by_scan(carried), body.by_scan(found))
+        return [v for op, a, b in pairs for v in sc.combine(e, op, a, b)]
 
     return body.loop(body.constant(0), count, 1, body.nothing_scanned(body.lanes), one)
 

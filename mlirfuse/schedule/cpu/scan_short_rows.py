@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_outputs, points_of, size_of
+from mlirfuse.analysis.phases import Analysis, depends_on, is_outer, late_outputs, size_of
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.lowering import scans as sc
 from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Flat, Index
-from mlirfuse.schedule.cpu.extents import column_extents
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, rows_grain, store_all, unroll_for
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, cost_of, lanes_of, store_all, unroll_for
 from mlirfuse.schedule.cpu.scan_rows import before
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream_line, past_caches
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler, can_stream_line, column_extents
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, require
 from mlirfuse.schedule.tiling import Tiling
 
@@ -40,9 +39,14 @@ class ScanShortRows(CpuScheduler):
         lanes, least = lanes_of(analysis, call.properties), heuristics_of(call.properties).columns.across_rows
         if is_outer(analysis, call.sizes) or not 1 < length <= lanes or width < least:
             return
-        streamed = past_caches(analysis, call) and _can_stream(analysis, length, call)
+        streamed = self.streams(analysis, call)
         extent = length if length <= lanes // 2 or length == lanes else 0
         yield Tiling("scan_short_rows", extent=extent, streamed=streamed)
+
+    def can_stream(self, analysis: Analysis, call: SizedCall) -> bool:
+        _, length, _, _ = analysis.values(column_extents, call.sizes)
+        unmasked = lanes_of(analysis, call.properties) % length == 0 and len(analysis.loops(analysis.kept)) == 1
+        return unmasked and can_stream_line(analysis, call)
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         return [_Kernel(spec).emit()]
@@ -52,8 +56,8 @@ class ScanShortRows(CpuScheduler):
         lanes = lanes_of(analysis, call.properties)
         require(length <= lanes, f"rows have {length} elements, and a vector {lanes} lanes")
         p.must("extent", p.extent in (0, length), f"rows have {length} elements")
-        aligned = p.extent > 0 and _can_stream(analysis, length, call)
-        require(aligned or not p.streamed, "streamed: vectors of outputs are masked, or not aligned")
+        p.must("streamed", p.extent > 0 or not p.streamed, "vectors of outputs are masked")
+        super().check(analysis, p, call)
 
 
 def _adjacent_rows(analysis: Analysis) -> bool:
@@ -67,12 +71,6 @@ def _adjacent_rows(analysis: Analysis) -> bool:
         if along != 1 or across != size_of(inner) or not {*outer, *inner} <= set(analysis.axes.flat(value)):
             return False
     return bool(full)
-
-
-def _can_stream(analysis: Analysis, length: int, call: SizedCall) -> bool:
-    """Whether every vector of full-size outputs is unmasked and aligned for non-temporal stores."""
-    unmasked = lanes_of(analysis, call.properties) % length == 0 and len(analysis.loops(analysis.kept)) == 1
-    return unmasked and can_stream_line(analysis, call)
 
 
 class _Kernel(CpuBody):
@@ -101,9 +99,8 @@ class _Kernel(CpuBody):
 
     def emit(self) -> CpuKernel:
         """The finished kernel."""
-        tasks = sz.mul(points_of(self.around), sz.ceildiv(self.rows, self.height))
         elements = sz.mul(sz.minimum(self.rows, self.height), self.length)
-        return self.kernel(self.task, tasks, rows_grain(elements, self.host))
+        return self.of_blocks(self.around, self.rows, self.height, elements, self.task)
 
     def lanes_of_rows(self, count: Val | None) -> Val | None:
         """The mask of the lanes of ``count`` rows, or of ``together``; None: all lanes."""
@@ -146,10 +143,9 @@ class _Kernel(CpuBody):
                 val = k.preload(value, row_env)
             k.bind_loaded(value, here, e.shuffle(val, val, self.rows_of))
 
-    def task(self, index: Val) -> None:
+    def task(self, env: Env, top: Val, bottom: Val) -> None:
         """Scan the rows of a tile."""
         e, together = self.e, self.together
-        env, top, bottom = self.block_of(self.around, index, self.rows, self.height)
         self.set_loop(env, self.inner, self.column)
         with self.k.masked(self.lanes_of_rows(None) if together == 1 else None, kept=True):
             self.hoist(env, self.same)

@@ -118,7 +118,7 @@ class _ScatterAdd(CpuBody):
             if self.sums is not self.stored:
                 self.over_rows(part, across, end)
 
-        return self.kernel(task, self.split, 1)
+        return self.kernel(task, self.split)
 
     def row_env(self, env: Env, row: Val) -> Env:
         """The env of the result's elements in this row, at the columns of the values at ``env``."""

@@ -18,8 +18,8 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.vector_transposes import transposed
 from mlirfuse.schedule.cpu.heuristics import heuristics_of
-from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, rows_grain, store_all
-from mlirfuse.schedule.cpu.scheduler import CpuScheduler, check_streamed, streams
+from mlirfuse.schedule.cpu.kernel import CpuBody, CpuKernel, lanes_of, store_all
+from mlirfuse.schedule.cpu.scheduler import CpuScheduler
 from mlirfuse.schedule.scheduler import KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
 from mlirfuse.schedule.transposed import frontier, unmapped_inputs
@@ -87,7 +87,7 @@ class Transpose(CpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         if found := block_of(analysis, call):
             block, unmasked = found
-            streamed = streams(analysis, call)
+            streamed = self.streams(analysis, call)
             yield Tiling(self.name, unmasked=int(unmasked), streamed=streamed, own=block)
 
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
@@ -108,7 +108,9 @@ class Transpose(CpuScheduler):
         require(max(own.read_lanes, own.write_lanes) > 1, "read_lanes, write_lanes: at least one must exceed 1")
         unmasked = extents[own.reading] % own.read_lanes == 0 and extents[-1] % own.write_lanes == 0
         p.must("unmasked", unmasked or not p.unmasked, "blocks do not divide the loops")
-        check_streamed(p, analysis, call, own.write_lanes <= lanes_of(analysis, call.properties))
+        narrow = own.write_lanes <= lanes_of(analysis, call.properties)
+        p.must("streamed", narrow or not p.streamed, "not for blocks that are wider than a vector")
+        super().check(analysis, p, call)
 
 
 class _Kernel(CpuBody):
@@ -134,7 +136,7 @@ class _Kernel(CpuBody):
         tiles = sz.ceildiv(rows, tile_rows), sz.ceildiv(columns, tile_columns)
         elements = sz.mul(sz.minimum(rows, tile_rows), sz.minimum(columns, tile_columns))
         tasks = sz.mul(points_of(self.outer), *tiles)
-        return self.kernel(self.task, tasks, rows_grain(elements, self.host))
+        return self.kernel(self.task, tasks, elements)
 
     def at(self, env: Env, r: Index, w: Index) -> Env:
         """``env`` at a row and a column."""
