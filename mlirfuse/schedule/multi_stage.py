@@ -39,10 +39,7 @@ class MultiStage(Scheduler[M]):
         forms: Mapping[str, Callable[[Analysis], list[Analysis]]] | None = None,
     ):
         self.schedulers, self.phases = schedulers, phases
-        self.forms = {"phases": self._by_phases, **(forms or {})}
-
-    def _by_phases(self, analysis: Analysis) -> list[Analysis]:
-        return stages.by_phases(analysis, self.phases)
+        self.forms = {"phases": lambda analysis: stages.by_phases(analysis, phases), **(forms or {})}
 
     def takes(self, analysis: Analysis) -> bool:
         if analysis.scans:

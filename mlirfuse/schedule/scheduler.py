@@ -58,6 +58,7 @@ class Scheduler(ABC, Generic[M]):
     name: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = ()
     own: ClassVar[type | None] = None
+    may_be_zero: ClassVar[tuple[str, ...]] = ()  # numbers of at least 1 for other schedulers
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -93,6 +94,10 @@ class Scheduler(ABC, Generic[M]):
 
     def check_limits(self, p: Tiling, properties: M) -> None:
         """Raise :class:`ScheduleError` if no segment can have these parameters on a device."""
+        for name, default in Tiling._field_defaults.items():
+            if type(default) is int:
+                least = 0 if name in self.may_be_zero else default
+                p.must(name, p.value(name) >= least, f"must be at least {least}")
 
     @abstractmethod
     def check(self, analysis: Analysis, params: Tiling, call: SizedCall) -> None:

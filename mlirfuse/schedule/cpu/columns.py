@@ -47,6 +47,7 @@ class CpuColumns(CpuScheduler):
 
     name = "columns"
     fields = "split", "coalesced_rows", "persistent", "compensation_interval", "streamed", "extent"
+    may_be_zero = "split", "coalesced_rows"
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.reduces and bool(analysis.kept)
@@ -95,12 +96,11 @@ class CpuColumns(CpuScheduler):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         heuristics, host = heuristics_of(call.properties), call.properties
         _, reduced, width, height = analysis.values(column_extents, call.sizes)
-        p.must("split", p.split >= 0, "must not be negative")
         lossy = accumulators.sums_lose_too_much(analysis, call, functools.partial(_share_of_limit, p))
         p.must("compensation_interval", p.compensation_interval > 0 or not lossy, "sums of so many rows need totals")
         once = analysis.once(one_pass)
         p.must("split", once or p.split == 0, "must be 0 for columns with several passes or full-size outputs")
-        p.must("coalesced_rows", p.coalesced_rows in (0, 1), "must be 0 or 1")
+        p.must("coalesced_rows", p.coalesced_rows <= 1, "must be 0 or 1")
         short = f"needs several rows of fewer than {heuristics.tasks.short} elements, and split > 0"
         p.must("coalesced_rows", p.coalesced_rows == 1 or (folds((height, width), host) and p.split > 0), short)
         p.must("extent", p.extent in (0, apart(analysis, call.sizes)), "rows have another distance")

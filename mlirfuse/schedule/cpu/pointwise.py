@@ -71,6 +71,7 @@ class Pointwise(CpuScheduler):
 
     name = "pointwise"
     fields = "vectors_per_thread", "rows_per_thread", "coalesced_rows", "streamed"
+    may_be_zero = ("coalesced_rows",)
 
     def takes(self, analysis: Analysis) -> bool:
         return analysis.elementwise
@@ -93,11 +94,11 @@ class Pointwise(CpuScheduler):
         return [_line(body, loops[0]) if len(loops) == 1 else _tiles(body, loops, p)]
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        p.must("coalesced_rows", p.coalesced_rows in (0, 1), "must be 0 or 1")
+        p.must("coalesced_rows", p.coalesced_rows <= 1, "must be 0 or 1")
         fits = p.coalesced_rows or (can_flatten(analysis, call, p.vectors_per_thread) and not p.streamed)
         p.must("coalesced_rows", bool(fits), "needs rows shorter than its vectors, and streamed = false")
         most = MOST_SIDES if not p.coalesced_rows and len(analysis.loops(analysis.kept)) > 2 else 1
-        p.must("rows_per_thread", 1 <= p.rows_per_thread <= most, f"must be from 1 to {most}")
+        p.must("rows_per_thread", p.rows_per_thread <= most, f"must be from 1 to {most}")
         super().check(analysis, p, call)
 
 

@@ -128,7 +128,6 @@ class CpuRows(CpuScheduler):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         heuristics = heuristics_of(call.properties).rows
         _, reduced = analysis.values(row_extents, call.sizes)
-        p.must("split", p.split >= 1, "at least 1")
         compensated = p.compensation_interval > 0 or not needs_compensation(analysis, call)
         p.must("compensation_interval", compensated, f"sums of {reduced} elements need one")
         alone = p.split == 1 or analysis.once(one_pass)

@@ -59,7 +59,6 @@ class ScanFewColumns(CpuScheduler):
         _, _, columns, _ = analysis.values(column_extents, call.sizes)
         p.must("extent", p.extent == columns, f"there are {columns} columns")
         p.must("extent", _fits(analysis, columns, call.properties), "must be from 2 to a vector's lanes")
-        p.must("split", p.split >= 1, "at least one part")
         p.must("split", p.split == 1 or analysis.once(can_split), "not for scans of scans")
         super().check(analysis, p, call)
 

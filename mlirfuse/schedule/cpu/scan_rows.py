@@ -57,7 +57,6 @@ class ScanRows(CpuScheduler):
         return kernels(spec, ScannedRows)
 
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        p.must("split", p.split >= 1, "at least one part")
         alone = p.split == 1 or analysis.once(can_split)
         p.must("split", alone, "not for scans of scans, with reductions, or for rows of several loops")
         short = not analysis.phases or not needs_compensation(analysis, call)
@@ -146,36 +145,31 @@ class ScannedRows(RowsBody):
                         state = visit(here, mask, state)
                 return state
 
-            return (self.backward if self.reverse else self.forward)(low, high, carried, vectors)
+            return self.in_scan_order(low, high, carried, vectors)
 
         return self.nest(env, self.loops[:-1], carried, innermost, self.reverse)
 
-    def forward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
-        """Run ``vectors(start, count, mask, carried)`` forward: full vectors, unrolled, and then the masked
-        remainder."""
-        e, step = self.e, self.lanes * self.unroll
-        middle = e.add(low, e.and_(e.sub(high, low), -step))
-        carried = self.loop(low, middle, step, carried, lambda i, state: vectors(i, self.unroll, None, state))
-        return self.loop(middle, high, self.lanes, carried, lambda i, state: self.last(i, high, state, vectors))
-
-    def backward(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
-        """Run ``vectors`` backward, starting with the masked remainder."""
+    def in_scan_order(self, low: Val, high: Val, carried: list[Val], vectors) -> list[Val]:
+        """Run ``vectors(start, count, mask, carried)`` for full vectors, unrolled, and for those of the masked
+        remainder, which come last, or first in reverse."""
         e, lanes, step = self.e, self.lanes, self.lanes * self.unroll
         middle = e.add(low, e.and_(e.sub(high, low), -step))
-        end = e.sub(e.add(e.and_(e.add(e.sub(high, middle), lanes - 1), -lanes), middle), lanes)
-        carried = self.loop(
-            middle, high, lanes, carried, lambda i, state: self.last(e.sub(end, e.sub(i, middle)), high, state, vectors)
-        )
-        first = e.sub(e.add(low, middle), step)
-        return self.loop(
-            low, middle, step, carried, lambda i, state: vectors(e.sub(first, i), self.unroll, None, state)
-        )
 
-    def last(self, start: Val, high: Val, state: list[Val], vectors) -> list[Val]:
-        """Run ``vectors`` for a vector that may extend beyond ``high``, masked."""
-        mask = self.below(self.e.min(self.e.sub(high, start), self.lanes), self.lanes)
-        with self.k.masked(mask):
-            return vectors(start, 1, mask, state)
+        def full(i: Val, state: list[Val]) -> list[Val]:
+            return vectors(e.sub(first, i) if self.reverse else i, self.unroll, None, state)
+
+        def masked(i: Val, state: list[Val]) -> list[Val]:
+            start = e.sub(end, e.sub(i, middle)) if self.reverse else i
+            mask = self.below(e.min(e.sub(high, start), lanes), lanes)
+            with self.k.masked(mask):
+                return vectors(start, 1, mask, state)
+
+        if not self.reverse:
+            return self.loop(middle, high, lanes, self.loop(low, middle, step, carried, full), masked)
+        end = e.sub(e.add(e.and_(e.add(e.sub(high, middle), lanes - 1), -lanes), middle), lanes)
+        carried = self.loop(middle, high, lanes, carried, masked)
+        first = e.sub(e.add(low, middle), step)
+        return self.loop(low, middle, step, carried, full)
 
     def scanned(self, env: Env, mask: Val | None, carried: list[Val]) -> list[Val]:
         """The states after a vector. Binds the results of its scans."""

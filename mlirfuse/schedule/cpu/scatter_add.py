@@ -52,9 +52,6 @@ class ScatterAdd(CpuScheduler):
     def kernels(self, spec: KernelSpec) -> list[CpuKernel]:
         return [_ScatterAdd(spec).emit()]
 
-    def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
-        p.must("split", p.split >= 1, "at least one task")
-
 
 def _extents(analysis: Analysis) -> list[sz.Size]:
     """The number of values, of rows of the result, and of its columns along the innermost loop."""

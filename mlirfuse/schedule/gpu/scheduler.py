@@ -27,9 +27,7 @@ class GpuScheduler(Scheduler[DeviceProperties]):
         p.must("cluster", p.cluster in sizes, f"{properties.chip} has clusters of {', '.join(map(str, sizes))} blocks")
         most = properties.threads_per_sm // threads
         p.must("min_blocks_per_sm", 1 <= p.min_blocks_per_sm <= most, f"must be from 1 to {most}")
-        for name, default in Tiling._field_defaults.items():
-            if type(default) is int:
-                p.must(name, p.value(name) >= default, f"must be at least {default}")
+        super().check_limits(p, properties)
 
     def widest(self, analysis: Analysis, params: Tiling) -> list[int]:
         """The bytes of the widest vector of each input and output."""

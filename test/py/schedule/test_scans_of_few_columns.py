@@ -122,7 +122,7 @@ def test_past_the_caches():
         ({"columns": 2}, (50, 3), "there are 3"),
         ({"columns": LANES + 1}, (50, LANES + 1), "lanes"),
         ({"columns": 2, "streamed": True}, (3, 51, 2), "aligned"),
-        ({"columns": 2, "split": 0}, (50, 2), "at least one part"),
+        ({"columns": 2, "split": 0}, (50, 2), "must be at least 1"),
     ],
 )
 def test_schedules_that_cannot_be(fields, shape, problem):
