@@ -581,3 +581,13 @@ def test_a_jagged_tensor_as_input():
     n = torch.nested.nested_tensor([torch.ones(2, 5), torch.ones(3, 5)], layout=torch.jagged)
     f = lambda n: n.sum(1)  # noqa: E731
     assert compiled(f)(n).tolist() == f(n).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_isin_finds_infinity_beside_nan(dtype):
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0, -0.0, 0.0, 2.0] * 4)
+    x = x.to(dtype) if dtype.is_floating_point else x.nan_to_num(3, 5, 7).to(dtype)
+    for tests in (x, x[:2], x[3:20]):
+        for invert in (False, True):
+            f = lambda x, tests, invert=invert: torch.isin(x, tests, invert=invert)  # noqa: E731
+            assert torch.equal(compiled(f)(x, tests), f(x, tests))

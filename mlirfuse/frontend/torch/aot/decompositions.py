@@ -160,6 +160,12 @@ def _native_dropout_backward(gradient: torch.Tensor, kept: torch.Tensor, scale: 
     return created if gradient.device.type == "cpu" else created.contiguous()
 
 
+def _isin(elements: torch.Tensor, tests: torch.Tensor, **how: Any) -> torch.Tensor:
+    """torch's decomposition; not where that searches a sorted tensor of floats, as it finds no infinity beside NaN."""
+    few = not elements.dtype.is_floating_point or tests.numel() < 10.0 * pow(elements.numel(), 0.145)
+    return decomposition_table[aten.isin.Tensor_Tensor](elements, tests, **how) if few else NotImplemented
+
+
 def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int,
                              beta: float) -> torch.Tensor:  # fmt: skip
     """torch's own takes the sign of the error, which is 0 for NaN: the loss would be NaN and its gradient 0."""
@@ -237,6 +243,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.softplus.default: _softplus,
         aten.threshold.default: _threshold,
         aten.logit_backward.default: _logit_backward,
+        aten.isin.Tensor_Tensor: _isin,
         aten.native_dropout_backward.default: _native_dropout_backward,
         aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
         **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
