@@ -928,7 +928,13 @@ def run_statements(
 
 
 def _is_residue(s: Statement, env: dict) -> bool:
-    """Whether some of a statement's results are deviations of equal numbers: 0, or what roundings leave of it."""
+    """Whether some of a statement's results are deviations of equal numbers, or follow from them: 0, or what roundings
+    leave of it. A mean of 17 equal numbers may be its neighbour, and the numbers are above it or not."""
+    of_mean = re.search(r"(\w+) > (\1\.mean\([^)]*\))", s.text)
+    if of_mean:
+        x = env[of_mean[1]]
+        apart = np.abs(np.asarray(x, np.float64) - np.asarray(eval(of_mean[2], env), np.float64))
+        return bool((apart <= 16 * UNIT[type_name(x)] * np.abs(np.asarray(x, np.float64)).max(initial=0)).any())
     if not re.search(r"\b(std|var)\(", s.text) or not np.size(env[s.target]):
         return False
     operands = [np.abs(env[n]) for n in s.uses() if isinstance(env.get(n), (np.ndarray, np.generic))]
