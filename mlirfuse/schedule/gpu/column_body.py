@@ -65,119 +65,6 @@ def rows_of_partial(body: GpuBody, rows: sz.Size, split: int, partial: Index) ->
     return low, high
 
 
-class BlockColumns:
-    """A block with ``tx`` threads along the columns, each with one vector of columns, and ``ty`` along the rows, both
-    powers of two; ``x`` and ``y`` are a thread's indices among them."""
-
-    def __init__(self, body: GpuBody, tx: int, ty: int, x: Val, y: Val):
-        self.body, self.tx, self.ty, self.x, self.y = body, tx, ty, x, y
-        self.lanes = body.access.lanes
-
-    def combine(self, phase: list[Op], totals: list[tuple[Val, ...]], needed: bool) -> list[tuple[Val, ...]]:
-        """The accumulators of the block's columns, combined from those of its threads: by a tree reduction if a
-        combination is one instruction per lane, else by one exchange. The first row of threads gets the results, or all
-        threads if ``needed``."""
-        if self.ty == 1:
-            return totals
-        if all(len(total) == 1 for total in totals):
-            return [(v,) for v in self._tree_reduce(phase, [v for (v,) in totals], needed)]
-        return self._exchanged(phase, totals)
-
-    def _tree_reduce(self, phase: list[Op], vals: list[Val], needed: bool) -> list[Val]:
-        """Combine single-component accumulators by a tree reduction over the rows of threads."""
-        body, e, lanes = self.body, self.body.e, self.lanes
-        offsets = [body.reserve(self.ty * self.tx * lanes * v.dtype.bytes) for v in vals]
-
-        def address(offset: int, row: Val, v: Val) -> str:
-            return body.shared_address(offset, e.add(e.mul(row, self.tx), self.x), v.dtype.bytes * lanes)
-
-        def store() -> None:
-            for offset, v in zip(offsets, vals):
-                body.shared_store(address(offset, self.y, v), v, min(16, v.dtype.bytes * lanes))
-
-        def load(offset: int, row: Val, v: Val) -> Val:
-            return body.shared_load(address(offset, row, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes))
-
-        half = self.ty
-        while half > 1:
-            half //= 2
-            with body.leader(e.and_(e.cmp("ge", self.y, half), e.cmp("lt", self.y, 2 * half))):
-                store()
-            body.barrier()
-            other, lower = e.min(e.add(self.y, half), self.ty - 1), e.cmp("lt", self.y, half)
-            vals = [
-                e.select(lower, red.combine(e, op, (v,), (load(offset, other, v),))[0], v)
-                for op, offset, v in zip(phase, offsets, vals)
-            ]
-        if needed:
-            with body.leader(e.cmp("eq", self.y, 0)):
-                store()
-            body.barrier()
-            vals = [load(offset, e.const(0, dt.i32), v) for offset, v in zip(offsets, vals)]
-        return vals
-
-    def _exchanged(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
-        """Combine the accumulators of each column in neighbouring threads, after an exchange through shared memory."""
-        body, e, lanes = self.body, self.body.e, self.lanes
-        tile = self.tx * lanes
-        threads = min(32, max(1, self.ty // lanes))  # per column
-        partials, at_once = self.ty // threads, min(tile, self.tx * self.ty // threads)
-        stride = tile + 1  # padded, so that the rows of a column are in different banks
-        given = Exchange(body, totals, self.ty * stride)
-        found = [
-            [body.reserve(tile * v.dtype.bytes) if v in given.offsets else None for v in total] for total in totals
-        ]
-        own = e.mul(self.x, lanes)
-        begin = e.add(e.mul(self.y, stride), own)
-        given.store_lanes([e.add(begin, lane) for lane in range(lanes)])
-        body.barrier()
-        first = e.and_(body.thread, threads - 1)
-        group = body.quotient(body.thread, threads)
-
-        for start in range(0, tile, at_once):
-            column = e.add(e.and_(group, at_once - 1), start)
-            rows = [e.add(first, n * threads) for n in range(partials)]
-            indices = [e.add(e.mul(row, stride), column) for row in rows]
-            combined = [given.combined(op, total, indices) for op, total in zip(phase, totals)]
-            combined = body.across_warp(phase, combined, threads)
-            with body.leader(e.cmp("eq", first, 0)):
-                for offset, val in itertools.chain(*map(zip, found, combined)):
-                    if offset is not None:
-                        body.shared_store(body.shared_address(offset, column, val.dtype.bytes), val)
-        body.barrier()
-
-        def result_of(offset: int | None, done: Val) -> Val:
-            if offset is None:  # a count of rows, the same in every column
-                return e.splat(done, lanes)
-            at = body.shared_address(offset, own, done.dtype.bytes)
-            return body.shared_load(at, done.dtype, lanes, min(16, done.dtype.bytes * lanes))
-
-        return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
-
-    def across_cluster(self, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
-        """Combine the accumulators of a cluster's blocks for the columns that they share. Each row of threads writes
-        its block's accumulators, which all of its threads hold, into another block's distributed shared memory; there
-        must be at least as many rows of threads as blocks."""
-        body, e = self.body, self.body.e
-        body.cluster_begins()
-        exchange = Exchange(body, totals, body.cluster * self.tx, self.lanes)
-
-        def index(block: Val) -> Val:
-            return e.add(e.mul(block, self.tx), self.x)
-
-        with body.leader(e.cmp("lt", self.y, body.cluster)):
-            exchange.store_in_block(index(rank), self.y)
-        body.cluster_arrive()
-        body.cluster_wait()
-        blocks = [index(e.const(block, dt.i32)) for block in range(body.cluster)]
-
-        def combined(op: Op, total: tuple[Val, ...]) -> tuple[Val, ...]:
-            of_blocks = [tuple(exchange.load(v, block) for v in total) for block in blocks]
-            return functools.reduce(functools.partial(red.combine, e, op), of_blocks)
-
-        return [combined(op, total) for op, total in zip(phase, totals)]
-
-
 class RowsDown(NamedTuple):
     """A thread's rows: every ``step``-th from ``first`` up to ``end``, at the envs ``at(row)``, ``p.rows_per_thread``
     at a time."""
@@ -266,9 +153,6 @@ class ColumnsBody(GpuBody):
         analysis, p = spec.analysis, spec.params
         super().__init__(spec, min_blocks_per_sm=_min_blocks_per_sm(analysis, p))
         self.phases, late = analysis.once(joint.online), analysis.late_values()
-        self.rank = self.cluster_rank() if p.cluster > 1 else None
-        if self.rank is not None:
-            self.cluster_arrive(orders=False)  # the matching wait precedes writes to other blocks' shared memory
         *self.outer, self.inner = analysis.loops(analysis.kept)
         self.kept, self.rows = row_extents(analysis)
         self.columns, self.partials = size_of(self.inner), p.split * p.coalesced_rows
@@ -283,8 +167,7 @@ class ColumnsBody(GpuBody):
             self.partial = Index(self.wide(self.rank))
         self.above, block_column = self.k.divmod(q, self.across) if self.outer else (Index(0), q)
         place = place_of(self, p, self.columns, self.above, block_column)
-        x, self.y, self.first_column, self.inside, self.base_env = place
-        self.columns_of_block = BlockColumns(self, p.tx, p.ty, x, self.y)
+        self.x, self.y, self.first_column, self.inside, self.base_env = place
         self.down = self.rows_down()
 
     def rows_down(self) -> RowsDown:
@@ -300,9 +183,9 @@ class ColumnsBody(GpuBody):
         for phase in self.phases:
             # The first phase also writes outputs that need no reduction.
             also = (lambda places: self.store(self.early, places)) if self.early and phase is self.phases[0] else None
-            totals = self.columns_of_block.combine(phase, self.down.reduce(phase, also), needed)
+            totals = self.combine(phase, self.down.reduce(phase, also), needed)
             if self.rank is not None:
-                totals = self.columns_of_block.across_cluster(phase, totals, self.rank)
+                totals = self.across_blocks(phase, totals, self.rank)
             if self.partials == 1:
                 self.bind(phase, totals, self.base_env)
             else:
@@ -313,6 +196,110 @@ class ColumnsBody(GpuBody):
         if self.small and self.partials == 1:
             self.store_at(self.small, self.base_env, self.analysis.kept, e.and_(self.inside, self.has_first_row()))
         return self.finish(sz.mul(points_of(self.outer), self.across, p.split))
+
+    def combine(self, phase: list[Op], totals: list[tuple[Val, ...]], needed: bool) -> list[tuple[Val, ...]]:
+        """The accumulators of the block's columns, combined from those of its threads: by a tree reduction if a
+        combination is one instruction per lane, else by one exchange. The first row of threads gets the results, or all
+        threads if ``needed``."""
+        if self.p.ty == 1:
+            return totals
+        if all(len(total) == 1 for total in totals):
+            return [(v,) for v in self._tree_reduce(phase, [v for (v,) in totals], needed)]
+        return self._exchanged(phase, totals)
+
+    def _tree_reduce(self, phase: list[Op], vals: list[Val], needed: bool) -> list[Val]:
+        """Combine single-component accumulators by a tree reduction over the rows of threads."""
+        e, lanes = self.e, self.lanes
+        offsets = [self.reserve(self.p.ty * self.p.tx * lanes * v.dtype.bytes) for v in vals]
+
+        def address(offset: int, row: Val, v: Val) -> str:
+            return self.shared_address(offset, e.add(e.mul(row, self.p.tx), self.x), v.dtype.bytes * lanes)
+
+        def store() -> None:
+            for offset, v in zip(offsets, vals):
+                self.shared_store(address(offset, self.y, v), v, min(16, v.dtype.bytes * lanes))
+
+        def load(offset: int, row: Val, v: Val) -> Val:
+            return self.shared_load(address(offset, row, v), v.dtype, lanes, min(16, v.dtype.bytes * lanes))
+
+        half = self.p.ty
+        while half > 1:
+            half //= 2
+            with self.leader(e.and_(e.cmp("ge", self.y, half), e.cmp("lt", self.y, 2 * half))):
+                store()
+            self.barrier()
+            other, lower = e.min(e.add(self.y, half), self.p.ty - 1), e.cmp("lt", self.y, half)
+            vals = [
+                e.select(lower, red.combine(e, op, (v,), (load(offset, other, v),))[0], v)
+                for op, offset, v in zip(phase, offsets, vals)
+            ]
+        if needed:
+            with self.leader(e.cmp("eq", self.y, 0)):
+                store()
+            self.barrier()
+            vals = [load(offset, e.const(0, dt.i32), v) for offset, v in zip(offsets, vals)]
+        return vals
+
+    def _exchanged(self, phase: list[Op], totals: list[tuple[Val, ...]]) -> list[tuple[Val, ...]]:
+        """Combine the accumulators of each column in neighbouring threads, after an exchange through shared memory."""
+        e, lanes = self.e, self.lanes
+        tile = self.p.tx * lanes
+        threads = min(32, max(1, self.p.ty // lanes))  # per column
+        partials, at_once = self.p.ty // threads, min(tile, self.p.tx * self.p.ty // threads)
+        stride = tile + 1  # padded, so that the rows of a column are in different banks
+        given = Exchange(self, totals, self.p.ty * stride)
+        found = [
+            [self.reserve(tile * v.dtype.bytes) if v in given.offsets else None for v in total] for total in totals
+        ]
+        own = e.mul(self.x, lanes)
+        begin = e.add(e.mul(self.y, stride), own)
+        given.store_lanes([e.add(begin, lane) for lane in range(lanes)])
+        self.barrier()
+        first = e.and_(self.thread, threads - 1)
+        group = self.quotient(self.thread, threads)
+
+        for start in range(0, tile, at_once):
+            column = e.add(e.and_(group, at_once - 1), start)
+            rows = [e.add(first, n * threads) for n in range(partials)]
+            indices = [e.add(e.mul(row, stride), column) for row in rows]
+            combined = [given.combined(op, total, indices) for op, total in zip(phase, totals)]
+            combined = self.across_warp(phase, combined, threads)
+            with self.leader(e.cmp("eq", first, 0)):
+                for offset, val in itertools.chain(*map(zip, found, combined)):
+                    if offset is not None:
+                        self.shared_store(self.shared_address(offset, column, val.dtype.bytes), val)
+        self.barrier()
+
+        def result_of(offset: int | None, done: Val) -> Val:
+            if offset is None:  # a count of rows, the same in every column
+                return e.splat(done, lanes)
+            at = self.shared_address(offset, own, done.dtype.bytes)
+            return self.shared_load(at, done.dtype, lanes, min(16, done.dtype.bytes * lanes))
+
+        return [tuple(map(result_of, offsets, done)) for offsets, done in zip(found, combined)]
+
+    def across_blocks(self, phase: list[Op], totals: list[tuple[Val, ...]], rank: Val) -> list[tuple[Val, ...]]:
+        """Combine the accumulators of a cluster's blocks for the columns that they share. Each row of threads writes
+        its block's accumulators, which all of its threads hold, into another block's distributed shared memory; there
+        must be at least as many rows of threads as blocks."""
+        e = self.e
+        self.cluster_begins()
+        exchange = Exchange(self, totals, self.cluster * self.p.tx, self.lanes)
+
+        def index(block: Val) -> Val:
+            return e.add(e.mul(block, self.p.tx), self.x)
+
+        with self.leader(e.cmp("lt", self.y, self.cluster)):
+            exchange.store_in_block(index(rank), self.y)
+        self.cluster_arrive()
+        self.cluster_wait()
+        blocks = [index(e.const(block, dt.i32)) for block in range(self.cluster)]
+
+        def combined(op: Op, total: tuple[Val, ...]) -> tuple[Val, ...]:
+            of_blocks = [tuple(exchange.load(v, block) for v in total) for block in blocks]
+            return functools.reduce(functools.partial(red.combine, e, op), of_blocks)
+
+        return [combined(op, total) for op, total in zip(phase, totals)]
 
     def has_first_row(self) -> Val:
         """Whether this thread's rows begin with the first of the columns."""

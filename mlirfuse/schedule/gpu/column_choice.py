@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, late_outputs
@@ -89,14 +90,10 @@ class ColumnsOfSize:
         least = wanted // 4 if much else max(wanted, heuristics.coalesced_least)
         return self.one_pass and self.analysis.once(unstacked) and self.all_rows >= least
 
-    def tiling(
-        self, tx: int, ty: int, rows: int, split: int = 1, cluster: int = 1, stages: int = 0, persistent: bool = False
-    ) -> Tiling:
+    def tiling(self, tx: int, ty: int, rows: int, **given: Any) -> Tiling:
         """Parameters with ``rows`` rows per thread in flight."""
-        coalesced_rows = self.coalesced_rows
-        return Tiling(
-            "columns", self.access, tx, ty, 0, rows, split, cluster, stages, coalesced_rows, 1, False, persistent
-        )
+        given = {"coalesced_rows": self.coalesced_rows, "unmasked": 1} | given
+        return Tiling("columns", self.access, tx, ty, rows_per_thread=rows, **given)
 
     def candidates(self) -> Iterator[Tiling]:
         """Parameters worth measuring, the heuristic's choice first: before others those that read columns once,
@@ -139,7 +136,7 @@ class ColumnsOfSize:
                 split = max(1, min(int(wanted) // blocks, self.rows // (ty * unroll * iterations)))
                 # Rounded down by at most an eighth, for fewer compiled programs.
                 split -= split % (1 << max(0, split.bit_length() - 4))
-        return self.tiling(tx, ty, unroll, split)
+        return self.tiling(tx, ty, unroll, split=split)
 
     def choice(self) -> Tiling:
         """The heuristic's choice. It splits only if there are too few blocks for the multiprocessors and many rows,
@@ -326,7 +323,8 @@ class ColumnsOfSize:
         fits = max(coalesced_rows, access.lanes) <= ty <= self.tiles.most // tx
         enough = ty // coalesced_rows * unroll * split <= self.all_rows // coalesced_rows
         if not self.written and fits and enough and self.unaligned_bytes(tx, ty, access.lanes) <= SHARED:
-            return Tiling("columns", access, tx, ty, 0, unroll, split, 1, 0, coalesced_rows, 1, unaligned=True)
+            given = {"split": split, "coalesced_rows": coalesced_rows, "unaligned": True}
+            return self.tiling(tx, ty, unroll, **given)._replace(access=access)
         return None
 
     def unaligned_all(self) -> Iterator[Tiling]:

@@ -287,7 +287,7 @@ class Concat(GpuScheduler):
     def candidates(self, analysis: Analysis, call: SizedCall) -> Iterator[Tiling]:
         heuristics, heavy = heuristics_of(call.properties).concat, costly(analysis, call.properties)
         found = _access(analysis, call)
-        lengths, (rows, length) = analysis.values(_lengths, call.sizes), analysis.values(_sizes, call.sizes)
+        rows, length, *lengths = analysis.values(_sizes, call.sizes)
         fewest = heuristics.fewest if not heavy and analysis.once(_remaps_inputs_only) else heuristics.fewest_computed
         many = fewest <= len(lengths) <= heuristics.most and rows * length >= heuristics.least
         if found is None or not many or WIDEST // found.lanes > heuristics.bytes:
@@ -335,7 +335,7 @@ class Concat(GpuScheduler):
         fits = power_of_two(p.coalesced_rows) and p.coalesced_rows <= p.tx
         p.must("coalesced_rows", fits, "must be a power of two up to tx")
         check_exact(p.access, _access(analysis, call), "concat: results are not aligned for vectors")
-        lengths, wide = analysis.values(_lengths, call.sizes), p.own.wide
+        (_, _, *lengths), wide = analysis.values(_sizes, call.sizes), p.own.wide
         require(min(lengths) >= 0, f"concat: for these sizes the intervals of a row have {lengths} elements")
         ordered = wide == tuple(sorted(set(wide))) and bool(wide) and wide[0] >= 0 and wide[-1] < len(lengths)
         p.must("wide", ordered, f"must be ascending numbers of some of the {len(lengths)} intervals")
@@ -375,11 +375,7 @@ def _access(analysis: Analysis, call: SizedCall) -> Access | None:
     return widest_access(analysis, analysis.inputs + analysis.outputs, analysis.outputs, call)
 
 
-def _lengths(analysis: Analysis) -> tuple:
-    return tuple(interval.length for interval in analysis.once(_rows).intervals)
-
-
 def _sizes(analysis: Analysis) -> tuple:
-    """The number of rows, and their length."""
+    """The number of rows, their length, and the lengths of their intervals."""
     rows = analysis.once(_rows)
-    return rows.number, rows.length
+    return rows.number, rows.length, *(interval.length for interval in rows.intervals)

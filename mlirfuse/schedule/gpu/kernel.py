@@ -70,6 +70,9 @@ class GpuBody(Body):
             self.k.copies[value] = Memory(self.args.place(value), strides, value.dtype, value.dtype.bytes)
         self.block = self._variable("block")
         self.thread = self._variable("thread")
+        self.rank = self.special("cluster.ctarank") if self.cluster > 1 else None  # of this block in its cluster
+        if self.rank is not None:
+            self.cluster_arrive(orders=False)  # the wait is before writes to other blocks' shared memory, after loads
 
     def _tensor(self, value: Value, align: int, taken: bool) -> Memory:
         """The memory of an input or output, and how to access it; ``taken``: a kernel of this call writes there."""
@@ -263,17 +266,13 @@ class GpuBody(Body):
 
     def dynamic_address(self, base: int, offset: Val) -> str:
         """The address ``base + offset`` (bytes; i32) in the memory of :meth:`reserve_dynamic`."""
-        memory, name = self.e.fresh(), self.e.fresh()
-        self.e.line(f"{memory} = llvm.mlir.addressof @{self.name}_dynamic : !llvm.ptr<3>")
-        at = self.e.add(offset, base)
-        self.e.line(f"{name} = llvm.getelementptr {memory}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
-        return name
+        return self.shared_address(base, offset, 1, "dynamic")
 
-    def shared_address(self, offset: int, index: Val, nbytes: int) -> str:
+    def shared_address(self, offset: int, index: Val, nbytes: int, memory: str = "shared") -> str:
         """The address of element ``index`` (i32, elements of ``nbytes``) after the byte ``offset`` in static shared
-        memory."""
+        memory, or in "dynamic"."""
         base = self.e.fresh()
-        self.e.line(f"{base} = llvm.mlir.addressof @{self.name}_shared : !llvm.ptr<3>")
+        self.e.line(f"{base} = llvm.mlir.addressof @{self.name}_{memory} : !llvm.ptr<3>")
         at = self.e.add(self.e.mul(index, nbytes), offset)
         name = self.e.fresh()
         self.e.line(f"{name} = llvm.getelementptr {base}[{at}] : (!llvm.ptr<3>, i32) -> !llvm.ptr<3>, i8")
@@ -385,10 +384,6 @@ class GpuBody(Body):
     def leader(self, condition: Val):
         """A region that runs where the condition holds."""
         return self.k.region(f"scf.if {condition} {{")
-
-    def cluster_rank(self) -> Val:
-        """The number of this block in its cluster."""
-        return self.special("cluster.ctarank")
 
     def cluster_arrive(self, orders: bool = True) -> None:
         """The arrive half of a cluster barrier; with ``orders``, it releases this block's earlier writes."""

@@ -22,7 +22,7 @@ from mlirfuse.lowering.emitter import Val
 from mlirfuse.lowering.foreach import LEAST
 from mlirfuse.lowering.kernel import ZERO, Env, Flat, Index
 from mlirfuse.lowering.module import GpuKernel
-from mlirfuse.schedule.gpu.access import access_of, check_exact, known_multiples, narrowed
+from mlirfuse.schedule.gpu.access import access_of, check_exact, known_multiples, narrowed, of_slices
 from mlirfuse.schedule.gpu.kernel import GpuBody
 from mlirfuse.schedule.gpu.pointwise_choice import (
     PointwiseOfSize,
@@ -30,7 +30,6 @@ from mlirfuse.schedule.gpu.pointwise_choice import (
     coalesced,
     extents_of,
     steps_across,
-    wide_access,
 )
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
@@ -245,7 +244,7 @@ class Pointwise(GpuScheduler):
         if row_segments:
             self._check_coalesced(analysis, p, call)
             outer = max(outer - 1, 0)
-        elif runs and p.access.lanes > 1 and (wide := wide_access(analysis, p.access.hint, call)):
+        elif runs and p.access.lanes > 1 and (wide := of_slices(analysis, p.access, call)):
             fits = power_of_two(p.access.lanes) and p.access.lanes <= wide.lanes
             require(fits, f"lanes = {p.access.lanes}: must be a power of two up to {wide.lanes}")
             check_exact(p.access, narrowed(analysis, wide, p.access.lanes))

@@ -299,11 +299,6 @@ def _busy(vectors: int) -> bool:
     return -(-vectors // WARP) * WARP <= 1.25 * vectors
 
 
-def wide_access(analysis: Analysis, hint: str, call: SizedCall) -> Access | None:
-    """The access of rows that are not coalesced, and whose inputs may be unaligned."""
-    return of_slices(analysis, access_of(analysis, True, call, hint), call)
-
-
 def _column_share(analysis: Analysis) -> float:
     """The instructions, including loads, whose results depend only on the column, relative to those per element."""
     loops = analysis.loops(analysis.kept)

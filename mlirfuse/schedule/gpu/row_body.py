@@ -39,9 +39,6 @@ class RowsBody(GpuBody):
         self.early = [v for v in self.full if v not in late]  # that depend on no reduction
         self.streamed, self.shared = analysis.once(row_inputs)
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
-        self.rank = self.cluster_rank() if p.cluster > 1 else None
-        if self.rank is not None:
-            self.cluster_arrive(orders=False)  # the wait is before writes to other blocks' shared memory, after loads
         self.x = self.e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
         self.x_base = self.wide(self.e.mul(self.x, self.lanes))
         self.row_inside: Val | None = None  # set if a block's rows may exceed the last
@@ -58,6 +55,11 @@ class RowsBody(GpuBody):
     def cluster_index(self) -> Val:
         """The number of this block's cluster, of the index type."""
         return self.wide(self.block if self.rank is None else self.quotient(self.block, self.p.cluster))
+
+    def first_column(self) -> Val:
+        """The column of this thread's first vector in its cluster's row."""
+        e, rank = self.e, self.rank
+        return self.x_base if rank is None else e.add(self.x_base, self.wide(e.mul(rank, self.p.tx * self.lanes)))
 
     def env_of(self, row: Val) -> Env:
         """The env of a row."""

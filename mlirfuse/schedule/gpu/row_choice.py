@@ -230,6 +230,11 @@ class RowsOfSize:
         narrow = row.reduced_precision and (not self.wide or row.inputs > 1)
         return loaded <= (heuristics.reduced_precision if narrow else heuristics.usual)
 
+    def shared_layouts(self, vectors: int, lanes: int, threads: tuple[int, ...]) -> tuple[_SharedLayout, ...]:
+        """The layouts whose shared memory holds rows of so many vectors."""
+        kept = min(self.kept, self.properties.sm_count)
+        return self.analysis.remembered(_shared_layouts, vectors, lanes, kept, self.properties, threads)
+
     def in_shared(self) -> list[_SharedLayout]:
         """Layouts in shared memory, best first.
 
@@ -241,7 +246,7 @@ class RowsOfSize:
         if not (self.properties.async_copies and self.analysis.once(copied_by_16_bytes, self.access)):
             return []
         heuristics = self.heuristics.shared
-        found = _shared_layouts(self.analysis, self.vectors, self.lanes, self.kept, self.properties, heuristics.threads)
+        found = self.shared_layouts(self.vectors, self.lanes, heuristics.threads)
         places = [p for p in found if p.vectors_per_thread >= heuristics.least_per_thread]
         evenly = [p for p in places if self.exact(p[:3])]
         together = max((p.blocks * p.tx for p in evenly if p.blocks > 1), default=0)
@@ -293,7 +298,7 @@ class RowsOfSize:
 
         threads = (*self.heuristics.shared.threads, heuristics.alone) if alone else self.heuristics.shared.threads
         vectors, fewest = -(-(length + lanes - 1) // lanes), self.heuristics.shared.least_per_thread
-        places = _shared_layouts(self.analysis, vectors, lanes, self.kept, self.properties, threads)
+        places = self.shared_layouts(vectors, lanes, threads)
         places = tuple(p for p in places if p.cluster == 1 or p.vectors_per_thread >= fewest)
         for p in sorted(places, key=cost):
             unmasked = (length - lanes) // (p.tx * lanes * p.cluster)
@@ -385,16 +390,9 @@ class _SharedLayout(NamedTuple):
 def _shared_layouts(
     analysis: Analysis, vectors: int, lanes: int, kept: int, properties, threads: tuple[int, ...]
 ) -> tuple[_SharedLayout, ...]:
-    """The layouts whose shared memory holds rows of so many vectors, for these numbers of ``threads``."""
+    """The layouts whose shared memory holds rows of so many vectors, for these numbers of ``threads``. ``kept``: rows,
+    at most one for each multiprocessor."""
     vector_bytes, accumulators = lanes * analysis.once(Row).row_bytes, analysis.once(accumulators_of)
-    kept = min(kept, properties.sm_count)
-    return _cached_shared_layouts(vectors, vector_bytes, accumulators, kept, properties, threads)
-
-
-@functools.lru_cache
-def _cached_shared_layouts(
-    vectors: int, vector_bytes: int, accumulators: int, kept: int, properties, threads: tuple[int, ...]
-) -> tuple[_SharedLayout, ...]:
     found, room = [], properties.shared_per_block
     for tx, cluster in itertools.product(threads, properties.cluster_sizes):
         vectors_per_thread = -(-vectors // (tx * cluster))

@@ -28,10 +28,9 @@ def in_registers(rows: RowsBody) -> sz.Size:
     e, k, p, lanes = rows.e, rows.k, rows.p, rows.lanes
     here = rows.env_of(rows.row_of(rows.cluster_index()))
     stride = p.tx * lanes * p.cluster
-    start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
-    places = [
-        rows.at(here, e.add(start, c * stride) if c else start, c >= p.unmasked) for c in range(p.vectors_per_thread)
-    ]
+    first = rows.first_column()
+    columns = [e.add(first, c * stride) if c else first for c in range(p.vectors_per_thread)]
+    places = [rows.at(here, column, c >= p.unmasked) for c, column in enumerate(columns)]
     at_once, in_flight = rows.streamed, []
     if p.prefetch:
         loaded = at_own_index(rows.analysis, [*rows.streamed, *rows.shared])
@@ -95,7 +94,7 @@ class _SharedRows:
         self.edges = [c for c in range(p.vectors_per_thread) if c not in self.inner]
         unroll = self.vectors_at_once(any(v.dtype.bits == 16 for v in rows.streamed))
         self.unroll = min(unroll, key=lambda n: (len(self.inner) % n, n))  # leaves a small remainder
-        self.start = rows.x_base if rows.rank is None else e.add(rows.x_base, rows.wide(e.mul(rows.rank, p.tx * lanes)))
+        self.start = rows.first_column()
         self.copies = AsyncCopies(rows, rows.streamed, lanes, p.vectors_per_thread)
         self.here, self.zero = rows.env_of(rows.cluster_index()), e.const(0, rows.index)
 

@@ -45,10 +45,9 @@ def _scaled(heuristics: Any, ratios: dict[Scale, float]) -> Any:
         value, scale = getattr(heuristics, field.name), field.metadata.get("scale")
         if dataclasses.is_dataclass(value):
             values[field.name] = _scaled(value, ratios)
-        elif isinstance(value, tuple) and scale:
-            values[field.name] = tuple(_times(n, scale, ratios) for n in value)
         elif scale:
-            values[field.name] = _times(value, scale, ratios)
+            found = [_times(n, scale, ratios) for n in (value if isinstance(value, tuple) else [value])]
+            values[field.name] = tuple(found) if isinstance(value, tuple) else found[0]
     return dataclasses.replace(heuristics, **values)
 
 
