@@ -182,11 +182,13 @@ class ColumnsOfSize:
 
     def stacked_unaligned_blocks(self) -> Tiling | None:
         """Like :meth:`unaligned_blocks` with several kept loops, if there are many rows and few idle threads."""
-        tiles, blocks = self.tiles, self.heuristics.met * self.sm_count
-        tried = tiles.unaligned_stacked if self.rows > tiles.few_stacked else tiles.unaligned_stacked_few
-        wasteful = lambda tx: self.unaligned_waste(tx) > tiles.stacked_waste  # noqa: E731
-        found = (self.unaligned(*p) for p in tried if self.unaligned_block_count(p[0]) >= blocks and not wasteful(p[0]))
-        return next(filter(None, found), None) if self.rows >= self.heuristics.met_rows else None
+        tiles, least = self.tiles, self.heuristics.met * self.sm_count
+        unroll = tiles.stacked_rows[self.rows > tiles.few_stacked]
+        for tx, ty in tiles.unaligned_stacked if self.rows >= self.heuristics.met_rows else ():
+            enough = self.unaligned_block_count(tx) >= least and self.unaligned_waste(tx) <= tiles.stacked_waste
+            if enough and (found := self.unaligned(tx, ty, unroll)):
+                return found
+        return None
 
     def unaligned_waste(self, tx: int) -> float:
         """The columns that unaligned blocks have threads for, relative to those that exist."""
@@ -244,8 +246,7 @@ class ColumnsOfSize:
         tiles = self.tiles
         if self.many:
             long = self.rows >= tiles.many_rows and self.vectors * self.above < self.sm_count * tiles.many_vectors
-            threads = tiles.many_threads_long if long else tiles.many_threads
-            return self.params(32, threads, tiles.rows_a_thread, 0.0)
+            return self.params(32, tiles.many_threads[long], tiles.rows_a_thread, 0.0)
         # Short kernels: little code to fetch, many blocks, and threads with four rows each.
         if self.rows <= self.heuristics.few_rows and self.idle:
             tx, rows = min(self.tx, tiles.along), tiles.rows_a_thread
@@ -261,8 +262,8 @@ class ColumnsOfSize:
             return self.written_partial()
         full, tiles = self.heuristics.coalesced_partials, self.tiles
         many = self.lanes * self.needs.accumulators > self.heuristics.few_accumulators
-        along = tiles.coalesced_along if self.vectors >= tiles.coalesced_long[many] else tiles.coalesced_along_short
-        tx, threads, iterations = min(self.tx, along[many]), tiles.coalesced_threads[many], 1 if many else 2
+        along = tiles.coalesced_along[many] // (1 if self.vectors >= tiles.coalesced_long[many] else 2)
+        tx, threads, iterations = min(self.tx, along), tiles.coalesced_threads[many], 1 if many else 2
         return self.params(tx, threads, tiles.rows_a_thread, full, iterations)
 
     def in_partials(self) -> Tiling:
@@ -368,7 +369,7 @@ class ColumnsOfSize:
         """Rows that a thread loads before it uses the first: fewer with full-size outputs."""
         tiles = self.tiles
         much = self.work * self.nbytes >= tiles.much
-        nbytes = tiles.bytes_little if self.little else tiles.bytes_much if much else tiles.bytes_usual
+        nbytes = tiles.in_flight_bytes[0 if self.little else 1 + much]
         rows = max(2 if self.little and self.iterations < 8 else 4, min(16, nbytes // self.nbytes))
         most = max(1, tiles.written_registers // (self.lanes * self.needs.inputs))
         return min(rows, most) if self.written and self.one_pass else rows
@@ -473,8 +474,8 @@ class ColumnsOfSize:
         few = self.blocks(tiles.sector_bytes // self.nbytes)  # without clusters
         for cluster in self.properties.cluster_sizes:
             p, blocks = self.shared(1, tiles.copied_threads, cluster), few * cluster
-            share = tiles.copied_share_few if blocks < heuristics.shared_few * self.sm_count else tiles.copied_share
-            share = tiles.copied_share_cluster if cluster >= tiles.copied_cluster else share
+            several = blocks >= heuristics.shared_few * self.sm_count
+            share = tiles.copied_shares[2 if cluster >= tiles.copied_cluster else several]
             if cluster > largest or p is None:
                 continue
             nbytes = self.shared_bytes(p.stages, tiles.copied_threads)
@@ -483,7 +484,7 @@ class ColumnsOfSize:
             if narrow:
                 better = not self.needs.exponentials or blocks >= self.sm_count
             elif self.rows > heuristics.shared_most_exponentials:  # long columns need more blocks
-                better = blocks >= self.sm_count // 2 or nbytes <= room * tiles.copied_share_few
+                better = blocks >= self.sm_count // 2 or nbytes <= room * tiles.copied_shares[0]
             else:
                 better = few > 2 * self.sm_count
             return p if better else None

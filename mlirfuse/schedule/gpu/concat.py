@@ -288,7 +288,7 @@ class Concat(GpuScheduler):
         heuristics, heavy = heuristics_of(call.properties).concat, costly(analysis, call.properties)
         found = _access(analysis, call)
         rows, length, *lengths = analysis.values(_sizes, call.sizes)
-        fewest = heuristics.fewest if not heavy and analysis.once(_remaps_inputs_only) else heuristics.fewest_computed
+        fewest = heuristics.fewest[heavy or not analysis.once(_remaps_inputs_only)]
         many = fewest <= len(lengths) <= heuristics.most and rows * length >= heuristics.least
         if found is None or not many or WIDEST // found.lanes > heuristics.bytes:
             return

@@ -226,7 +226,7 @@ class ConcatShared(GpuScheduler):
         rows, length, *operands = analysis.values(_sizes, call.sizes)
         if access is None or min(operands) < access.lanes or rows * length < heuristics.least:
             return
-        longest = heuristics.mean_costly if costly(analysis, call.properties) else heuristics.mean
+        longest = heuristics.mean[costly(analysis, call.properties)]
         if WIDEST // access.lanes > heuristics.bytes or length > longest * len(operands) * access.lanes:
             return
         row = length * analysis.once(_shared_dtype).bytes

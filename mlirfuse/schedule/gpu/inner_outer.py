@@ -108,7 +108,7 @@ def _ordered(analysis: Analysis, access: Access, length: int, properties) -> Ite
         iteration, others = p.tx * p.ty * p.width * nbytes, sums_bytes(analysis, p)
         most = room if p.tx < 1024 else 2 * room  # the registers of 1024 threads leave one block
         exact = p.unmasked == p.vectors_per_thread
-        stages = (heuristics.stages if exact else heuristics.stages_odd) if in_shared else ()
+        stages = heuristics.stages[exact] if in_shared else ()
         prefetched = [p._replace(stages=n) for n in stages if n * iteration + others <= most]
         odd = (p.tx > 512 and lanes > 1) or (8 < p.tx < 256 and lanes > 2 and reduced_precision)
         first = p.tx > 8 if exact else odd

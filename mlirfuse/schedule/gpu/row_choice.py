@@ -200,7 +200,7 @@ class RowsOfSize:
                 min_blocks_per_sm = threads.min_blocks_16bit[0 if few else 1]
             elif not few and used <= registers.most:
                 min_blocks_per_sm = threads.min_blocks_32bit
-        widened = registers.widened_elements if self.wide else registers.widened_elements_narrow
+        widened = registers.widened_elements[self.wide]
         return Tiling(
             "rows", self.access, tx, ty, vectors_per_thread, cluster=cluster,
             unmasked=self.length // (tx * cluster * self.lanes),
@@ -293,7 +293,7 @@ class RowsOfSize:
                 threads = heuristics.large if few else heuristics.medium if long else heuristics.small
                 return p.idle, p.blocks < 2, 1, p.tx != threads
             waiting = p.blocks < heuristics.cluster_blocks or p.cluster < heuristics.cluster_blocks
-            least = heuristics.cluster_per_thread_weighted if row.weights == 1 else heuristics.cluster_per_thread
+            least = heuristics.cluster_per_thread[row.weights == 1]
             return p.idle, waiting, p.cluster, p.tx > heuristics.medium, p.vectors_per_thread < least, -p.tx
 
         threads = (*self.heuristics.shared.threads, heuristics.alone) if alone else self.heuristics.shared.threads

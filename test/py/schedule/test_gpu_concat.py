@@ -29,7 +29,7 @@ def is_pieces(params) -> bool:
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    fit(monkeypatch, "concat", fewest=1, fewest_computed=1, bytes=8, reads=4, least=0, wide=1, mean=0, rolls=True)
+    fit(monkeypatch, "concat", fewest=(1, 1), bytes=8, reads=4, least=0, wide=1, mean=0, rolls=True)
 
 
 def joined(*shapes, dtype=bf16):

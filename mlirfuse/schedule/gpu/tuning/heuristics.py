@@ -47,8 +47,8 @@ class RowRegisterHeuristics:
     largest_block: int = 512
     # Widened 16-bit floats beyond leave one block per multiprocessor: 32 K elements 235 µs, 182 in shared memory.
     crowded: int = 20
-    widened_elements: int = 32  # elements per thread from which on values are recomputed in each phase
-    widened_elements_narrow: int = 16
+    # Elements per thread beyond which values are recomputed in each phase: of narrow vectors, and of wide ones.
+    widened_elements: tuple[int, int] = (16, 32)
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,9 @@ class UnalignedRows:
     small: int = 128  # threads for rows of at most `medium_per_thread` vectors for each of `medium` threads
     medium_per_thread: int = 6
     cluster_blocks: int = 4  # blocks per multiprocessor, and per cluster, that hide each other's latency
-    cluster_per_thread: int = 12  # vectors per thread in a cluster that outweigh its few at the ends
-    cluster_per_thread_weighted: int = 8  # the same with a weight, of which it has as many: 3000×30001 f32 320 → 261 µs
+    # Vectors per thread in a cluster that outweigh its few at the ends, and the same with a weight, of which it has as
+    # many: 3000×30001 f32 320 → 261 µs.
+    cluster_per_thread: tuple[int, int] = (12, 8)
 
 
 @dataclass(frozen=True)
@@ -244,10 +245,10 @@ class ConcatHeuristics:
     # stacks, 20000×3×1333 f16, 110 → 112.
     threads: int = 128
     threads_costly: int = 512  # GELU of three operands, 300000×257 bf16, 145 → 136 µs; no difference for copies
-    fewest: int = 3  # intervals of a row: coalesced, two take as long, 64×65536 bf16 17.9 → 16.9 µs, three longer
-    # The same if an operand is computed, or elements of the result are costly: 32768 times 770 and 770, the second
-    # doubled, bf16, coalesced 82 µs, by intervals 71; GELU of 16384×2046 62 and 55.
-    fewest_computed: int = 2
+    # Intervals of a row: coalesced, two take as long, 64×65536 bf16 17.9 → 16.9 µs, three longer. And if an operand is
+    # computed, or elements of the result are costly: 32768 times 770 and 770, the second doubled, bf16, coalesced 82
+    # µs, by intervals 71; GELU of 16384×2046 62 and 55.
+    fewest: tuple[int, int] = (3, 2)
     most: int = 8  # each is separate code
     bytes: int = 2  # of the widest type: elements of wider ones are loaded one by one here too
     reads: int = 1  # most indices at which a value is read: coalesced rows load elements that several share once
@@ -269,11 +270,10 @@ class ConcatSharedHeuristics:
     threads: int = 128
     most_threads: int = 512
     bytes: int = 2  # of the widest type: elements of wider ones are as fast one by one
-    # Mean vectors per operand of a row: longer ones are computed by intervals. Of 257 and 257 bf16 71 µs, by intervals
-    # 74, with GELU 85 and 78; of 1001 and 500 both 84; of 77, 131 and 49 with GELU 130 and 130, without 108, 147; of
-    # three times 333, stacked, by intervals 97% of a copy.
-    mean: int = 40
-    mean_costly: int = 12
+    # Mean vectors per operand of a row, of cheap and of costly results: longer ones are computed by intervals. Of 257
+    # and 257 bf16 71 µs, by intervals 74, with GELU 85 and 78; of 1001 and 500 both 84; of 77, 131 and 49 with GELU 130
+    # and 130, without 108, 147; of three times 333, stacked, by intervals 97% of a copy.
+    mean: tuple[int, int] = (40, 12)
     least: int = scaled(1 << 20, Scale.THREADS)  # elements
 
 
@@ -305,8 +305,8 @@ class InnerOuterHeuristics:
     most_per_thread: int = 16
     most_per_thread_long: int = 32  # for long odd rows of 16-bit floats
     long_threads: int = 256
-    stages: tuple[int, ...] = (3, 2, 4, 6)  # -0.3 to -0.7% for other numbers than three; odd rows: two
-    stages_odd: tuple[int, ...] = (2, 3, 4, 6)
+    # Of odd rows, and of others: -0.3 to -0.7% for other numbers than three.
+    stages: tuple[tuple[int, ...], tuple[int, ...]] = ((2, 3, 4, 6), (3, 2, 4, 6))
     left_shared: int = 2048  # bytes of shared memory that two blocks per multiprocessor leave free
     # Bytes that the device reads in the 2 µs that each sum adds to the prologue and epilogue of blocks.
     beginning: int = scaled(6 << 20, Scale.BYTES)
@@ -327,15 +327,15 @@ class ColumnBlockHeuristics:
     unaligned: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (32, 16, 2))
     unaligned_wide: tuple[tuple[int, int, int], ...] = ((64, 8, 4), (64, 8, 2))
     unaligned_small: tuple[tuple[int, int, int], ...] = ((32, 8, 8), (32, 8, 4), (32, 8, 2))
-    unaligned_stacked: tuple[tuple[int, int, int], ...] = ((32, 16, 4), (16, 32, 4))  # with several kept loops
-    unaligned_stacked_few: tuple[tuple[int, int, int], ...] = ((32, 16, 2), (16, 32, 2))  # up to `few_stacked` rows
+    unaligned_stacked: tuple[tuple[int, int], ...] = ((32, 16), (16, 32))  # with several kept loops
+    stacked_rows: tuple[int, int] = (2, 4)  # in flight of those, up to `few_stacked` rows and beyond
     few_stacked: int = 256
     stacked_waste: float = 1.3
     tried_unaligned: tuple[tuple[int, ...], ...] = ((32, 64, 16), (4, 8, 16, 32), (4, 8, 2))
     unaligned_waste: float = 1.25  # most threads along a row, relative to those that have a column
-    many_threads: int = 128  # One block for all of a column: threads for many columns.
-    # From `many_rows` rows on if multiprocessors have fewer than `many_vectors` vectors each.
-    many_threads_long: int = 256
+    # One block for all of a column: threads for many columns, and those from `many_rows` rows on if multiprocessors
+    # have fewer than `many_vectors` vectors each.
+    many_threads: tuple[int, int] = (128, 256)
     many_rows: int = 64
     many_vectors: int = 128
     along: int = 16  # threads along a row, for few columns: others read the next columns
@@ -343,8 +343,7 @@ class ColumnBlockHeuristics:
     least: int = 128
     in_flight: int = 8  # rows, if there are many
     coalesced_threads: tuple[int, int] = (256, 128)  # Coalesced rows, split: with few accumulators, and with many.
-    coalesced_along: tuple[int, int] = (32, 16)
-    coalesced_along_short: tuple[int, int] = (16, 8)
+    coalesced_along: tuple[int, int] = (32, 16)  # half as many for short rows
     coalesced_long: tuple[int, int] = (2048, 600)  # vectors of a coalesced row from which on it is long
     # Split columns: bytes of a row per block, so that few partial accumulators remain; and most bytes in flight of all
     # inputs with many accumulators: eight rows of batch norm's three leave registers for one block of 256 threads.
@@ -356,9 +355,7 @@ class ColumnBlockHeuristics:
     # The same for parts that wait for others, or from `iterations` iterations on.
     work: int = scaled(1 << 20, Scale.THREADS)
     iterations: int = 16
-    bytes_little: int = 32  # in flight per thread, with little work
-    bytes_usual: int = 64
-    bytes_much: int = 128  # from `much` bytes of work on
+    in_flight_bytes: tuple[int, int, int] = (32, 64, 128)  # per thread: with little work, usually, from `much` bytes on
     much: int = scaled(12 << 20, Scale.BYTES)
     written_registers: int = 16  # elements in flight if they have full-size outputs
     # With full-size outputs: all blocks run concurrently, three per multiprocessor, for which there are registers.
@@ -385,9 +382,9 @@ class ColumnBlockHeuristics:
     # Blocks per multiprocessor for a warp along a row, and for fewer threads.
     in_registers_blocks: tuple[float, float] = (1.5, 0.5)
     copied_threads: int = 256  # In shared memory; shares are of a multiprocessor's, per block.
-    copied_share: float = 2 / 7  # three blocks, with their other needs
-    copied_share_cluster: float = 3 / 7  # two, if a cluster has `copied_cluster` blocks or more
-    copied_share_few: float = 1 / 7  # seven, for few columns
+    # Seven blocks for few columns, usually three, with their other needs, and two if a cluster has `copied_cluster`
+    # blocks or more.
+    copied_shares: tuple[float, float, float] = (1 / 7, 2 / 7, 3 / 7)
     copied_cluster: int = 4
 
 
