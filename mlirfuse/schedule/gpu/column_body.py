@@ -323,8 +323,7 @@ class ColumnsBody(GpuBody):
     def store(self, values: list[Value], places: list[Place]) -> None:
         """Store full-size outputs."""
         for env, there in places:
-            valid = self.inside if there is None else self.e.and_(self.inside, there)
-            self.store_at(values, env, self.analysis.domain, valid, predicated=there is None)
+            self.store_at(values, env, self.analysis.domain, self.both(self.inside, there), predicated=there is None)
 
     def write(self, places: list[Place], state: list[Val]) -> None:
         """Compute and store full-size outputs that need the reductions."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import nullcontext
 
 from mlirfuse.analysis.phases import Analysis
 from mlirfuse.ir import dtypes as dt
@@ -83,12 +82,8 @@ class SummedRows(RowsBody):
 
     def _store_own_partial(self, op: Op, place: Place, val: Val) -> None:
         """Store this block's partial sum for the columns at this place."""
-        with self.where(place):
+        with self.leader(place.inside):
             self.k.store(op.result, self.partial_env(op, place), val)
-
-    def where(self, place: Place):
-        """A region that runs where the place is inside the row."""
-        return nullcontext() if place.inside is None else self.leader(place.inside)
 
     # Prefetched values are bound by their indices, so that those along a row are computed once, before the loop.
 
@@ -230,7 +225,7 @@ class SummedRows(RowsBody):
         for iteration in range(-(-p.vectors_per_thread // p.ty)):
             vector = e.add(self.thread, iteration * self.threads)
             place = self.at({}, self.wide(e.mul(vector, lanes)))
-            with self.where(place):
+            with self.leader(place.inside):
                 addresses = (address(e.const(y, dt.i32), vector) for y in range(p.ty))
                 partial_sums = [self.shared_load(at, sums[0].dtype, lanes, align) for at in addresses]
                 self.k.store(op.result, self.partial_env(op, place), red.in_pairs(e.add, partial_sums))

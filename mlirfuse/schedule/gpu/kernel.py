@@ -39,6 +39,7 @@ class GpuBody(Body):
     LOOP_END = NO_UNROLL
     BUFFER_ALIGN = WIDEST
     args: GpuArguments
+    row_inside: Val | None = None  # whether this thread's row exists; None: always
 
     def __init__(self, spec: KernelSpec, threads: int = 0, min_blocks_per_sm: int = 0, **options: Any):
         """``threads``, ``min_blocks_per_sm``: those of the parameters, if they are 0; ``options``: of the
@@ -121,6 +122,15 @@ class GpuBody(Body):
         e, high = self.e, self.size(extent)
         inside = e.cmp("lt", index, high)
         return e.min(index, e.sub(high, lanes)), inside
+
+    def own_row(self, block: Val, rows: Size) -> Val:
+        """The row of this thread in the given block or cluster (of the index type), clamped to the last of ``rows``.
+        Sets ``row_inside`` if a block has several."""
+        if self.p.ty == 1:
+            return block
+        row = self.e.add(self.e.mul(block, self.p.ty), self.wide(self.quotient(self.thread, self.p.tx)))
+        row, self.row_inside = self.clamped(row, rows)
+        return row
 
     def quotient(self, val: Val, by: int) -> Val:
         """A non-negative i32 divided by a power of two."""
@@ -381,9 +391,13 @@ class GpuBody(Body):
         """The number of this thread's warp in its block."""
         return self.quotient(self.thread, 32)
 
-    def leader(self, condition: Val):
-        """A region that runs where the condition holds."""
-        return self.k.region(f"scf.if {condition} {{")
+    def leader(self, condition: Val | None):
+        """A region that runs where the condition holds; None: always."""
+        return nullcontext() if condition is None else self.k.region(f"scf.if {condition} {{")
+
+    def both(self, *conditions: Val | None) -> Val | None:
+        """Whether all ``conditions`` hold; None: always."""
+        return functools.reduce(lambda a, b: b if a is None else a if b is None else self.e.and_(a, b), conditions)
 
     def cluster_arrive(self, orders: bool = True) -> None:
         """The arrive half of a cluster barrier; with ``orders``, it releases this block's earlier writes."""
@@ -428,7 +442,7 @@ class GpuBody(Body):
             for value, val, _ in rows:
                 k.store_if(valid, value, env, val)
             return
-        with nullcontext() if valid is None else self.leader(valid):
+        with self.leader(valid):
             for value, val, missing in rows:
                 k.store_at_zero(value, env, val, missing)
 

@@ -147,9 +147,7 @@ class _Kernel(GpuBody):
             origin = env.get(middle[-1], ZERO).base
             env = self.placed(env, middle, self.k.add(Index(origin), down))
             flat = Flat((middle[-1], inner[-1]), size_of(inner), origin, index, env[middle[-1]], along)
-        if row_inside is not None:
-            inside = row_inside if inside is None else self.e.and_(row_inside, inside)
-        return self.placed(env, inner, along), inside, flat
+        return self.placed(env, inner, along), self.both(row_inside, inside), flat
 
     def places(self, clamped: bool, runs: int) -> list[tuple[Env, Val | None, Flat | None]]:
         """Where a thread's vectors are, as :meth:`at` returns it."""

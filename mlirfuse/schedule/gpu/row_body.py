@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import NamedTuple
 
@@ -41,16 +40,10 @@ class RowsBody(GpuBody):
         self.phases = analysis.once(joint.online if p.online else joint.in_phases)
         self.x = self.e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
         self.x_base = self.wide(self.e.mul(self.x, self.lanes))
-        self.row_inside: Val | None = None  # set if a block's rows may exceed the last
 
     def row_of(self, block: Val) -> Val:
         """The row of this thread in the given block or cluster (of the index type), clamped to the last row."""
-        if self.p.ty == 1:
-            return block
-        e = self.e
-        row = e.add(e.mul(block, self.p.ty), self.wide(self.quotient(self.thread, self.p.tx)))
-        row, self.row_inside = self.clamped(row, self.kept)
-        return row
+        return self.own_row(block, self.kept)
 
     def cluster_index(self) -> Val:
         """The number of this block's cluster, of the index type."""
@@ -100,10 +93,6 @@ class RowsBody(GpuBody):
     def store(self, values: list[Value], place: Place) -> None:
         """Store outputs at one place."""
         self.store_at(values, place.env, self.analysis.domain, self.both(self.row_inside, place.inside))
-
-    def both(self, *conditions: Val | None) -> Val | None:
-        """Whether all ``conditions`` hold; None: always."""
-        return functools.reduce(lambda a, b: b if a is None else a if b is None else self.e.and_(a, b), conditions)
 
     def write_small(self, row: Env) -> None:
         """Store outputs with one element per row."""

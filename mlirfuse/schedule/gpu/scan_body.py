@@ -61,8 +61,8 @@ class ScanKernel(GpuBody):
         else:
             self.loop(low, high, self.iteration, nothing, self.one)
         for env, valid in self.points() if self.small else ():
-            first = e.and_(valid, e.cmp("eq", self.part, 0)) if self.chain else valid
-            self.store_at(self.small, env, self.analysis.kept, first)
+            first = e.cmp("eq", self.part, 0) if self.chain else None
+            self.store_at(self.small, env, self.analysis.kept, self.both(valid, first))
         kernel = self.finish(sz.mul(self.chains, self.iterations) if self.chain else blocks)
         return [*emptied(self.spec, self.chain), kernel]
 
@@ -121,7 +121,7 @@ class ScanKernel(GpuBody):
         """Store full-size outputs."""
         raise NotImplementedError
 
-    def points(self) -> list[tuple[Env, Val]]:
+    def points(self) -> list[tuple[Env, Val | None]]:
         """The points of the kept axes whose outputs this thread stores, and whether it has to."""
         raise NotImplementedError
 

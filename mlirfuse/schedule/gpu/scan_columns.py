@@ -271,7 +271,7 @@ class _Kernel(ScanKernel):
             for here, inside in rows:
                 self.store_at(self.full, here, self.analysis.domain, self.e.and_(at.inside, inside))
 
-    def points(self) -> list[tuple[Env, Val]]:
+    def points(self) -> list[tuple[Env, Val | None]]:
         return [(at.env, self.e.and_(at.inside, self.e.cmp("eq", at.y, 0))) for at in self.vectors]
 
     def own_point(self) -> Val:

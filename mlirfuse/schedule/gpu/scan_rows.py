@@ -223,11 +223,8 @@ class _Kernel(ScanKernel):
         self.iterations = sz.ceildiv(self.length, self.iteration)
         self.x = x = e.and_(self.thread, p.tx - 1) if p.ty > 1 else self.thread
         self.lane, self.warp, self.warps = e.and_(x, width - 1), self.quotient(x, width), p.tx // width
-        row, self.row_inside = self.k.scalar(self.begin(kept, p.tx).base), None
-        if p.ty > 1:
-            row = e.add(e.mul(row, p.ty), self.wide(self.quotient(self.thread, p.tx)))
-            row, self.row_inside = self.clamped(row, kept)
-        self.row, self.env = row, self.point(analysis.loops(analysis.kept), Index(row))
+        self.row = self.own_row(self.k.scalar(self.begin(kept, p.tx).base), kept)
+        self.env = self.point(analysis.loops(analysis.kept), Index(self.row))
         self.first = self.wide(e.mul(e.add(e.mul(self.warp, width * p.vectors_per_thread), self.lane), self.lanes))
         # Short rows take 2% less time without a branch for each store. If registers are scarce, ptxas spills more.
         self.predicated = not p.chained and (analysis.once(pairs) or analysis.once(numbers) == 1)
@@ -270,12 +267,10 @@ class _Kernel(ScanKernel):
 
     def store_places(self, places: list[Places]) -> None:
         for here, inside in places[0]:
-            valid = inside if self.row_inside is None else self.e.and_(self.row_inside, inside)
-            self.store_at(self.full, here, self.analysis.domain, valid, self.predicated)
+            self.store_at(self.full, here, self.analysis.domain, self.both(self.row_inside, inside), self.predicated)
 
-    def points(self) -> list[tuple[Env, Val]]:
-        valid = self.e.cmp("eq", self.x, 0)
-        return [(self.env, valid if self.row_inside is None else self.e.and_(valid, self.row_inside))]
+    def points(self) -> list[tuple[Env, Val | None]]:
+        return [(self.env, self.both(self.e.cmp("eq", self.x, 0), self.row_inside))]
 
     def own_point(self) -> Val:
         return self.row

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from mlirfuse.analysis.axes import Axis
@@ -185,7 +184,7 @@ class _ScatterAdd(ScatterAddBody):
                 env = self.at(axes, at)
                 found.append((env, inside, load(env)))
             for env, inside, loaded in found:
-                with nullcontext() if inside is None else self.leader(inside):
+                with self.leader(inside):
                     store(env, loaded)
 
         end = e.mul(e.add(self.wide(self.block), 1), block)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axis
@@ -339,7 +338,7 @@ class _SortedScatterAdd(ScatterAddBody):
 
                 with k.region(f"scf.if {e.cmp('gt', count, p.own.chunk)} {{", "} else {"):
                     store(self._load(self._buffer("chunks", self.rows), row))
-                with k.region("", "}"), self.leader(e.cmp("gt", count, 0)) if self.in_place else nullcontext():
+                with k.region("", "}"), self.leader(e.cmp("gt", count, 0) if self.in_place else None):
                     store(None)
         return self.finish(grid)
 
