@@ -15,9 +15,8 @@ from mlirfuse.analysis import joint
 from mlirfuse.analysis.phases import Analysis, is_outer
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of, check_exact, hint_of, stores_strided
-from mlirfuse.schedule.gpu.coalesced_columns import coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.column_body import ColumnsBody, SharedColumns, reduce_unaligned
-from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Needs
+from mlirfuse.schedule.gpu.column_choice import SHARED, ColumnsOfSize, Needs, coalesced, extents, unstacked
 from mlirfuse.schedule.gpu.partial import combine_partials
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of

@@ -24,8 +24,8 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of, hint_of, narrowed
 from mlirfuse.schedule.gpu.chained_scan import Asker
-from mlirfuse.schedule.gpu.coalesced_columns import extents
 from mlirfuse.schedule.gpu.column_body import place_of
+from mlirfuse.schedule.gpu.column_choice import extents
 from mlirfuse.schedule.gpu.scan_body import Places, ScanKernel, elements_of, numbers, pairs, widest_bytes
 from mlirfuse.schedule.gpu.scheduler import WARP, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
