@@ -464,11 +464,9 @@ class ColumnsOfSize:
         two for clusters of four or more, seven for smaller clusters of few columns."""
         narrow, room = self.element < 4, self.properties.shared_per_block
         heuristics, tiles = self.heuristics, self.tiles
-        if narrow and self.needs.exponentials:
-            fewest, most, largest = heuristics.shared_least, heuristics.shared_most_exponentials, 8
-        else:
-            fewest, largest = (heuristics.shared_least_16bit, 16) if narrow else (heuristics.shared_least, 8)
-            most = self.rows
+        cheap = narrow and not self.needs.exponentials
+        fewest, largest = heuristics.shared_least[cheap], 16 if cheap else 8
+        most = heuristics.shared_most_exponentials if narrow and not cheap else self.rows
         if self.nbytes < 16 or not fewest <= self.rows <= most or not self.can_copy():
             return None
         few = self.blocks(tiles.sector_bytes // self.nbytes)  # without clusters

@@ -25,7 +25,7 @@ from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.row_body import Place, RowsBody, at_own_index, row_inputs
 from mlirfuse.schedule.gpu.row_choice import REGISTERS
-from mlirfuse.schedule.gpu.rows import MOST_REGISTER_ELEMENTS
+from mlirfuse.schedule.gpu.rows import check_vectors
 from mlirfuse.schedule.gpu.scheduler import GpuScheduler, compensated
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.gpu.tuning.heuristics import InnerOuterHeuristics
@@ -72,18 +72,13 @@ class InnerOuter(GpuScheduler):
     def check(self, analysis: Analysis, p: Tiling, call: SizedCall) -> None:
         self.check_access(analysis, p, False, call)
         _, length = analysis.values(row_extents, call.sizes)
-        lanes, threads = p.access.lanes, p.tx * p.ty
-        covered, most = p.tx * p.width, MOST_REGISTER_ELEMENTS
-        require(covered >= length, f"tx * vectors_per_thread * lanes = {covered}: a row has {length} elements")
-        inside = min(p.vectors_per_thread, length // (p.tx * lanes))
-        p.must("unmasked", p.unmasked <= inside, f"{inside} vectors are inside the row for every thread")
-        require(p.width <= most, f"vectors_per_thread * lanes: at most {most} elements per thread")
+        check_vectors(p, length)
         nbytes = sums_bytes(analysis, p)
         if p.stages:
             p.must("stages", p.stages > 1, "must be 0, or at least 2")
             require(call.properties.async_copies, f"stages: {call.properties.chip} has no asynchronous copies")
             require(analysis.once(_copyable, p.access), "stages: rows cannot be copied to shared memory")
-            nbytes += p.stages * threads * p.width * analysis.once(_registers)[1]
+            nbytes += p.stages * p.tx * p.ty * p.width * analysis.once(_registers)[1]
         room = call.properties.shared_per_block
         require(nbytes <= room, f"stages, ty: need {nbytes} bytes of shared memory, a block has {room}")
 

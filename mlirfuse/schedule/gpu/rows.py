@@ -119,16 +119,8 @@ class GpuRows(GpuScheduler):
             require(p.split == 1 or (p.ty == 1 and row.one_pass), "split: needs ty = 1, and rows with one pass")
             p.must("split", power_of_two(p.split), "must be a power of two")
             return
-        stride = p.tx * p.cluster * lanes
-        covered, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
-        fits = covered >= needed
-        require(fits, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements")
-        inside = max(0, (length - lanes) // stride) if p.unaligned else length // stride
-        most = min(p.vectors_per_thread, inside)
-        p.must("unmasked", p.unmasked <= most, f"{most} vectors are inside the row for every thread")
+        check_vectors(p, length)
         if not p.in_shared:
-            few = f"vectors_per_thread * lanes = {p.width}: at most {MOST_REGISTER_ELEMENTS} elements per thread"
-            require(p.width <= MOST_REGISTER_ELEMENTS, few)
             return
         require(call.properties.async_copies, f"in_shared: {call.properties.chip} has no asynchronous copies")
         require(p.ty == 1, f"ty = {p.ty}: in_shared needs ty = 1")
@@ -138,3 +130,17 @@ class GpuRows(GpuScheduler):
         nbytes = shared_bytes(p.tx, p.cluster, p.vectors_per_thread, vector_bytes, accumulators)
         room = call.properties.shared_per_block
         p.must("vectors_per_thread", nbytes <= room, f"{nbytes} bytes of shared memory, but a block has {room}")
+
+
+def check_vectors(p: Tiling, length: int) -> None:
+    """Raise :class:`ScheduleError` unless a row's threads have vectors for all of its ``length`` elements, unmasked
+    ones are inside, and registers hold them."""
+    lanes, stride = p.access.lanes, p.tx * p.cluster * p.access.lanes
+    covered, needed = p.vectors_per_thread * stride, length + lanes - 1 if p.unaligned else length
+    fits = covered >= needed
+    require(fits, f"tx * cluster * vectors_per_thread * lanes = {covered}: a row has {needed} elements")
+    inside = max(0, (length - lanes) // stride) if p.unaligned else length // stride
+    most = min(p.vectors_per_thread, inside)
+    p.must("unmasked", p.unmasked <= most, f"{most} vectors are inside the row for every thread")
+    few = f"vectors_per_thread * lanes = {p.width}: at most {MOST_REGISTER_ELEMENTS} elements per thread"
+    require(p.in_shared or p.width <= MOST_REGISTER_ELEMENTS, few)

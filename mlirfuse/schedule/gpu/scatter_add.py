@@ -194,13 +194,13 @@ class _ScatterAdd(ScatterAddBody):
     def begin(self) -> GpuKernel:
         """The kernel that copies the operand to the accumulators."""
         k, result = self.k, self.op.result
-        store = lambda env, val: k.store(result, env, val, self.sums)  # noqa: E731
+        store = functools.partial(k.store, result, memory=self.sums)
         return self.for_each_element(result, lambda env: k.value(self.initial, env), store)
 
     def end(self) -> GpuKernel:
         """The kernel that converts the sums to the result's dtype."""
         k, result = self.k, self.op.result
-        store = lambda env, total: k.store(result, env, total)  # noqa: E731
+        store = functools.partial(k.store, result)
         return self.for_each_element(result, lambda env: k.reload(result, env, self.sums), store)
 
     def add(self) -> GpuKernel:

@@ -432,9 +432,9 @@ class ColumnHeuristics:
     written_partials: float = 0.25
     written_rows: int = 128  # rows of few columns with full-size outputs from which on they are split
     few_accumulators: int = 8  # lanes times accumulators up to which large blocks exchange little
-    shared_least_16bit: int = 257  # rows from which on 16-bit floats use a cluster's shared memory
-    # The same for float32, and for 16-bit floats with exponentials, up to `shared_most_exponentials`.
-    shared_least: int = 513
+    # Rows from which on columns use a cluster's shared memory: of float32, and of 16-bit floats with exponentials, up
+    # to `shared_most_exponentials`; and of other 16-bit floats.
+    shared_least: tuple[int, int] = (513, 257)
     shared_most_exponentials: int = 1024  # more rows are faster in stages: exponentials take longer than a second read
     shared_few: float = 1.5  # blocks per multiprocessor below which columns are few, and seven blocks should fit one
     # Rows from which on stages are worth measuring; from `shared_rows_long` on for any number of columns.
