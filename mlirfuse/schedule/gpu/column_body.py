@@ -19,18 +19,12 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.schedule.gpu.async_copies import AsyncCopies, streamed_inputs
 from mlirfuse.schedule.gpu.kernel import Exchange, GpuBody, GpuKernel
 from mlirfuse.schedule.gpu.partial import store_partials
+from mlirfuse.schedule.gpu.row_body import Place
 from mlirfuse.schedule.scheduler import KernelSpec
 from mlirfuse.schedule.tiling import Tiling
 
 # Threads per multiprocessor, by lanes, for split columns of 16-bit floats with full-size outputs.
 WRITTEN = {8: 768, 4: 1024}
-
-
-class Place(NamedTuple):
-    """A row's vector of columns: its env, and the condition under which the row exists (None: always)."""
-
-    env: Env
-    inside: Val | None
 
 
 class ThreadPlace(NamedTuple):
@@ -322,14 +316,15 @@ class ColumnsBody(GpuBody):
 
     def store(self, values: list[Value], places: list[Place]) -> None:
         """Store full-size outputs."""
-        for env, there in places:
-            self.store_at(values, env, self.analysis.domain, self.both(self.inside, there), predicated=there is None)
+        for place in places:
+            valid = self.both(self.inside, place.inside)
+            self.store_at(values, place.env, self.analysis.domain, valid, predicated=place.inside is None)
 
     def write(self, places: list[Place], state: list[Val]) -> None:
         """Compute and store full-size outputs that need the reductions."""
-        for env, _ in places:
+        for place in places:
             for value in self.full:
-                self.k.value(value, env)
+                self.k.value(value, place.env)
         self.store(self.full, places)
 
 
@@ -373,8 +368,8 @@ class SharedColumns(ColumnsBody):
         return env
 
     def write(self, places: list[Place], state: list[Val]) -> None:
-        for env, _ in places:
-            self.store_at(self.full, env, self.analysis.domain, self.inside)
+        for place in places:
+            self.store_at(self.full, place.env, self.analysis.domain, self.inside)
 
 
 def reduce_unaligned(spec: KernelSpec) -> GpuKernel:

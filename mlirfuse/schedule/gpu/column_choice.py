@@ -277,7 +277,8 @@ class ColumnsOfSize:
             return self.written_partial()
         if self.one_pass and self.idle and not self.little:  # all parts are resident at once; 256 bytes along a row
             if not few and self.written:
-                return self.params(self.tx, tiles.most, max(2, self.rows_written()), heuristics.written_partials)
+                rows = max(2, tiles.written_wide // (self.lanes * self.needs.inputs))
+                return self.params(self.tx, tiles.most, rows, heuristics.written_partials)
             if not few:
                 rows = max(2, min(tiles.partial_rows, tiles.partial_bytes // (self.nbytes * self.needs.inputs)))
                 return self.params(self.tx, tiles.partial_threads, 1 << rows.bit_length() - 1, full)
@@ -305,10 +306,6 @@ class ColumnsOfSize:
         iterations = 2 if most // (2 * rows) >= 2 * self.sm_count else 1
         full = self.heuristics.narrow_partials if self.nbytes == 8 else self.heuristics.partials
         return self.params(tx, tiles.written_threads, rows, full, iterations, close=True)
-
-    def rows_written(self) -> int:
-        """Rows in flight of wide vectors with full-size outputs."""
-        return max(1, self.tiles.written_wide // (self.lanes * self.needs.inputs))
 
     def unaligned_block_count(self, tx: int) -> int:
         """The number of unaligned blocks with ``tx`` threads along the columns."""
