@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlirfuse.frontend.torch.ops import constant_gathers
+from mlirfuse.frontend.torch.ops import affine_gathers, constant_gathers
 from mlirfuse.frontend.torch.ops.indices import along_dimensions, checked, joined
 from mlirfuse.frontend.torch.ops.rules import Context, Unsupported, axis, element, rule
 from mlirfuse.ir import dtypes as dt
@@ -147,8 +147,19 @@ def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> 
             return _add(c, x, row, source)
         if (found := _gathered(c, x, dim, row, source)) is not None:
             return found
+    if (found := _gathered_affinely(c, x, dim, index, source)) is not None:
+        return found
     _can_add(c, x)
     return _add_elements(c, x, {dim: checked(c, index, x.shape[dim], dim)}, source, index.shape)
+
+
+def _gathered_affinely(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value | None:
+    """``source`` added at ``index`` along ``dim``, in a fixed order; None where the index is no function of an affine
+    form of the elements' indices, or other than ``x`` along other dimensions."""
+    if element(x) == dt.bool_ or any(d != dim and n != m for d, (n, m) in enumerate(zip(index.shape, x.shape))):
+        return None
+    found = affine_gathers.summed(c, c.b.cast(source, element(x)), dim, index, x.shape[dim])
+    return None if found is None else c.op("add", x, found)
 
 
 def _broadcast_row(index: Value, dim: int) -> Value | None:
