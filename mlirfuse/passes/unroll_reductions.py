@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mlirfuse.analysis.views import strides_through
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value, walk
@@ -18,10 +19,10 @@ _Strides = Mapping[Value, tuple[Size, ...]]
 
 @register
 class UnrollReductions(Pass):
-    """Rewrites reductions of up to eight elements to elementwise ops on slices of what they are computed from, where a
-    kernel of elementwise ops reads better: windows that overlap in memory, whose elements its vectors share, and
-    tensors that are contiguous along different dimensions, which it transposes through shared memory. Nothing else may
-    need all of what is reduced.
+    """Rewrites reductions of up to eight elements to elementwise ops on slices of what they are computed from, where
+    these do not lie next to each other in memory, or windows of them overlap: each thread of a kernel of elementwise
+    ops reads vectors of all of them, where threads of a reduction would have to add up what they have read. Nothing
+    else may need all of what is reduced.
 
     Before, of an argument with strides (1, 1)::
 
@@ -58,7 +59,7 @@ class UnrollReductions(Pass):
             roots = {v: _strides(v, strides) for v in chain if not _computed(v)}
             found = known.setdefault(_axis(op), dict.fromkeys(returned, False))
             alone = all(_only_reduced(v, _axis(op), users, found) for v in chain)
-            if alone and _gains(op, roots, op.result in returned):
+            if alone and _gains(op, roots):
                 new.append(op)
         for op in new:
             b = Builder(Block(), lambda op=op: op.loc)
@@ -117,27 +118,21 @@ def _strides(value: Value, known: _Strides) -> tuple[Size, ...] | None:
         return known[value]
     if value.op is None or not value.op.row.view:
         return sz.contiguous_strides(value.shape)
-    source = value.op.operands[0] if value.op.operands else value
-    steps = _strides(source, known) if value.op.name in ("permute", "reshape") else None
-    if steps and value.op.name == "permute":
-        return tuple(steps[d] for d in value.op.attrs["dims"])
-    return sz.contiguous_strides(value.shape) if steps == sz.contiguous_strides(source.shape) else None
+    steps = _strides(value.op.operands[0], known) if value.op.operands else None
+    return None if steps is None else strides_through(value.op, steps)
 
 
-def _gains(op: Op, roots: Mapping[Value, tuple[Size, ...] | None], returned: bool) -> bool:
-    """Whether windows overlap, or tensors are contiguous along different dimensions, none of them the reduced one."""
-    axis, contiguous = _axis(op), set()
+def _gains(op: Op, roots: Mapping[Value, tuple[Size, ...] | None]) -> bool:
+    """Whether windows overlap, or tensors are contiguous along other dimensions than the reduced one."""
+    axis, contiguous = _axis(op), False
     for value, steps in roots.items():
         others = [d for d, n in enumerate(value.shape) if d != axis and n != 1]
         if steps is None or (steps[axis] == 1 and all(steps[d] != 1 for d in others)):
             return False
         if steps[axis] != 0 and any(steps[d] == steps[axis] for d in others):
             return True
-        contiguous |= {d for d in others if steps[d] == 1}
-    if returned:
-        kept = [d for d in range(op.operands[0].rank) if d != axis and op.operands[0].shape[d] != 1]
-        contiguous |= set(kept[-1:])
-    return len(contiguous) > 1
+        contiguous |= any(steps[d] == 1 for d in others)
+    return contiguous
 
 
 def _unrolled(b: Builder, op: Op) -> Value:

@@ -1,4 +1,4 @@
-// Short reductions of windows that overlap, and over tensors that lie in different orders, are elementwise ops.
+// Short reductions of windows that overlap, and of elements that do not lie next to each other, are elementwise ops.
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-unroll-reductions,fusion-dce)' | FileCheck %s
 
 // CHECK-LABEL: func.func @windows(
@@ -12,9 +12,10 @@ func.func @windows(%w: tensor<40x2xf32> {fusion.shape = ["40", "2"], fusion.stri
   return %0 : tensor<40xf32>
 }
 
-// As it lies.
 // CHECK-LABEL: func.func @columns(
-// CHECK: "fusion.sum"
+// CHECK: %[[A:.*]] = "fusion.slice"(%arg0) {{.*}}start = ["0", "0", "0"]
+// CHECK: %[[B:.*]] = "fusion.slice"(%arg0) {{.*}}start = ["1", "0", "0"]
+// CHECK: "fusion.add"(%[[A]], %[[B]])
 func.func @columns(%x: tensor<2x40x8xf32>) -> tensor<40x8xf32> {
   %0 = "fusion.sum"(%x) {axes = [0]} : (tensor<2x40x8xf32>) -> tensor<40x8xf32>
   return %0 : tensor<40x8xf32>

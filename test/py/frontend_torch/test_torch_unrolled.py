@@ -54,6 +54,11 @@ def standardized(w):
     return (w[..., 2] - w.mean(-1)) * torch.rsqrt(w.var(-1, correction=0) + 1e-3)
 
 
+def heads_of_groups(x):
+    """The gradient of keys that three heads share."""
+    return x.unflatten(1, (2, 3)).sum(2)
+
+
 def products(x, y):
     return (x * y).sum(0)
 
@@ -65,6 +70,9 @@ def products(x, y):
     (products, lambda dtype: [drawn(2, 70, 66, dtype=dtype), turned(2, 70, 66, dtype=dtype)]),
     (products, lambda dtype: [drawn(3, 9, 34, dtype=dtype), turned(3, 9, 34, dtype=dtype)]),
     (lambda x: x.amax(0), lambda dtype: [turned(2, 65, 80, dtype=dtype)]),
+    (lambda x: x.sum(0), lambda dtype: [drawn(2, 30, 40, dtype=dtype)]),
+    (heads_of_groups, lambda dtype: [drawn(2, 6, 10, 16, dtype=dtype)]),
+    (heads_of_groups, lambda dtype: [drawn(2, 10, 6, 16, dtype=dtype).transpose(1, 2)]),
 ])  # fmt: skip
 def test_few_elements(monkeypatch, fn, inputs, dtype):
     given = inputs(dtype)
@@ -78,7 +86,7 @@ def test_few_elements(monkeypatch, fn, inputs, dtype):
 
 @pytest.mark.parametrize("fn, inputs", [
     (lambda w: w.sum(-1), [windows(3, 40, n=9)]),  # more than a few
-    (lambda x: x.sum(0), [drawn(2, 30, 40)]),  # as it lies
+    (lambda x: x.sum(0), [drawn(9, 30, 40)]),
     (lambda x: x.sum(-1), [drawn(30, 40, 4)]),  # along memory
     (lambda x, y: (x * y, (x * y).sum(0)), [drawn(2, 30, 40), turned(2, 30, 40)]),  # all is needed
     (lambda w: w / w.sum(-1, keepdim=True), [windows(3, 40, n=3)]),
