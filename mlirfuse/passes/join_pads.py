@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.sizes import Size
 from mlirfuse.passes.base import Pass, blocks, register
 
+_RESHAPES = "reshape", "expand_dims", "squeeze"
 
-class Part(NamedTuple):
-    """What a sum has from ``start`` to ``stop`` along an axis; zeros are elsewhere."""
+
+class Place(NamedTuple):
+    """What a sum has from ``start`` to ``stop`` along an axis, the sum of ``values`` in this order; zeros are
+    elsewhere."""
 
     start: int
     stop: int
-    value: Value
+    values: tuple[Value, ...]
 
 
 class Sum(NamedTuple):
-    """``rest``, if there is any, plus ``parts`` along ``axis``, no two of them at the same place."""
+    """``rest``, if there is any, plus what has ``parts`` along ``axis``, no two of them at the same place, reshaped
+    from ``shape``."""
 
     axis: int
-    parts: list[Part]
+    shape: tuple[Size, ...]
+    parts: list[Place]
     rest: Value | None = None
 
 
@@ -50,27 +57,37 @@ class JoinPads(Pass):
 
     def run(self, graph: Graph) -> None:
         for block in blocks(graph):
-            if sum(op.name == "pad" for op in block.ops) > 1:
-                _join(block)
+            while sum(op.name == "pad" for op in block.ops) > 1 and _join(block):
+                pass
 
 
-def _join(block: Block) -> None:
+def _join(block: Block) -> bool:
+    """Join parts, but for those within parts; whether there were some."""
     users, returned = block.users(), set(block.returns)
     sums: dict[Value, Sum] = {}  # what is known of values, those left out that are within a larger sum
     for op in block.ops:
-        if op.name == "pad" and (part := _part_of(op)) is not None:
-            sums[op.result] = part
+        found = None
+        if op.name == "pad":
+            found = _part_of(op)
+        elif op.name in _RESHAPES:
+            found = sums.get(op.operands[0])
+            found = found if found is None or found.rest is None else None
         elif op.name == "add" and op.operands[0].shape == op.operands[1].shape == op.result.shape:
             found = _added(op, sums)
-            if found is not None:
-                sums[op.result] = found
-                for value in op.operands:
-                    if users[value] == [op] and value not in returned:
-                        sums.pop(value, None)
-    for value, whole in sums.items():
-        if len(whole.parts) > 1:
-            assert value.op is not None
-            _rewrite(block, value.op, whole)
+        if found is not None:
+            sums[op.result] = found
+            for value in op.operands:
+                if users[value] == [op] and value not in returned:
+                    sums.pop(value, None)
+    totals = [(value.op, whole) for value, whole in sums.items() if _is_joined(whole)]
+    for total, whole in totals:
+        if total is not None and total.name == "add":
+            _rewrite(block, total, whole)
+    return bool(totals)
+
+
+def _is_joined(whole: Sum) -> bool:
+    return sum(len(part.values) for part in whole.parts) > 1
 
 
 def _part_of(pad: Op) -> Sum | None:
@@ -83,47 +100,61 @@ def _part_of(pad: Op) -> Sum | None:
     start, behind, extent = low[axis], high[axis], shape[axis]
     if not (isinstance(start, int) and isinstance(behind, int) and isinstance(extent, int)) or min(start, behind) < 0:
         return None
-    return Sum(axis, [Part(start, extent - behind, pad.operands[0])])
+    return Sum(axis, shape, [Place(start, extent - behind, (pad.operands[0],))])
 
 
 def _added(add: Op, sums: dict[Value, Sum]) -> Sum | None:
     """``add`` as a sum of parts and the rest, if parts can be told from it."""
-    known = [(sums.get(value), other) for value, other in zip(add.operands, reversed(add.operands))]
-    (a, second), (b, first) = known
-    if a and b and a.axis == b.axis and _apart(a, b) and None in (a.rest, b.rest):
-        return Sum(a.axis, [*a.parts, *b.parts], b.rest if a.rest is None else a.rest)
+    first, second = add.operands
+    a, b = sums.get(first), sums.get(second)
+    if a and b and a[:2] == b[:2] and None in (a.rest, b.rest):
+        parts = _together(a, b)
+        if parts is not None:
+            return Sum(a.axis, a.shape, parts, b.rest if a.rest is None else a.rest)
     for found, other in ((b, first), (a, second)):
         if found and found.rest is None:
             return found._replace(rest=other)
     return None
 
 
-def _apart(a: Sum, b: Sum) -> bool:
-    return all(x.stop <= y.start or y.stop <= x.start for x in a.parts for y in b.parts)
+def _together(a: Sum, b: Sum) -> list[Place] | None:
+    """The parts of both; None where two lie over each other, unless they are at the same place and nothing is added
+    in between."""
+    parts = list(a.parts)
+    for part in b.parts:
+        over = [k for k, other in enumerate(parts) if part.start < other.stop and other.start < part.stop]
+        if not over:
+            parts.append(part)
+        elif len(over) > 1 or parts[over[0]][:2] != part[:2] or a.rest is not b.rest:
+            return None
+        else:
+            parts[over[0]] = part._replace(values=parts[over[0]].values + part.values)
+    return parts
 
 
 def _rewrite(block: Block, total: Op, whole: Sum) -> None:
     """Have ``total`` concatenate the parts of ``whole``, or add that to the rest."""
     b = Builder(Block(), lambda: total.loc)
-    value, axis = total.result, whole.axis
-    zero, extent, shape = b.constant(0, value.dtype), value.shape[axis], list(value.shape)
+    axis, extent, shape = whole.axis, whole.shape[whole.axis], list(whole.shape)
+    zero = b.constant(0, total.result.dtype)
     assert isinstance(extent, int)
     pieces, at = [], 0
-    for start, stop, part in [*sorted(whole.parts, key=lambda part: part.start), Part(extent, extent, value)]:
+    for start, stop, values in [*sorted(whole.parts, key=lambda part: part.start), Place(extent, extent, ())]:
         if at < start:
             shape[axis] = start - at
             pieces.append(b.op("full", zero, shape=tuple(shape)))
         if start < stop:
-            pieces.append(part)
+            pieces.append(functools.reduce(lambda x, y: b.op("add", x, y), values))
         at = stop
-    if whole.rest is None:
-        total.name, total.operands, total.attrs = "concatenate", pieces, {"axis": axis}
-    else:
-        total.operands = [whole.rest, b.op("concatenate", *pieces, axis=axis)]
+    joined = b.reshape(b.op("concatenate", *pieces, axis=axis), total.result.shape)
+    if whole.rest is not None:
+        joined = b.op("add", whole.rest, joined)
+    (last,) = b.block.ops[-1:]
+    total.name, total.operands, total.attrs = last.name, last.operands, last.attrs
     for created in b.block.ops:
         created.origin = total.origin
     place = block.ops.index(total)
-    block.ops[place:place] = b.block.ops
+    block.ops[place:place] = b.block.ops[:-1]
 
 
 def _is_zero(value: Value) -> bool:

@@ -27,9 +27,10 @@ def _update_ref(dest, value, start, size, step):
 def _set_slice(b, x, value, start, size, step):
     """Select the value's element inside the window, else x; pad it with what x is filled with."""
     value = b.broadcast_to(value, size)
-    if x.op is not None and x.op.name == "full" and set(step) == {1} and 0 not in size:
-        high = [extent - first - count for extent, first, count in zip(x.shape, start, size)]
-        return b.op("pad", value, x.op.operands[0], low=tuple(start), high=tuple(high))
+    if x.op is not None and x.op.name == "full" and 0 not in size and _is_padded(x.shape, start, step):
+        for axis, (extent, first, stride) in enumerate(zip(x.shape, start, step)):
+            value = _spread(b, value, x.op.operands[0], axis, extent, first, stride)
+        return value
     inside = None
     for axis, (first, count, stride) in enumerate(zip(start, size, step)):
         extent = x.shape[axis]
@@ -57,11 +58,33 @@ def _set_slice(b, x, value, start, size, step):
     return b.op("where", inside, value, x)
 
 
-def _pad_to(b, value, axis, first, extent):
-    """Pad ``value`` with zeros, so that its element 0 is at ``first`` of ``extent``."""
+def _is_padded(shape, start, step):
+    """Whether a window's elements lie in order, along the dimensions with a step at known places."""
+    return bool(step) and all(
+        s == 1 or (s > 1 and isinstance(n, int) and isinstance(k, int)) for n, k, s in zip(shape, start, step)
+    )
+
+
+def _spread(b, value, fill, axis, extent, first, stride):
+    """Place the elements of ``value`` along ``axis`` from ``first`` of ``extent`` on, ``stride`` apart, with ``fill``
+    around: as rows of ``stride`` elements, each with one of them."""
+    if stride == 1:
+        return _pad_to(b, value, axis, first, extent, fill)
+    rows, (row, place) = -(-extent // stride), divmod(first, stride)
+    value = b.op("expand_dims", _pad_to(b, value, axis, row, rows, fill), axes=(axis + 1,))
+    value = _pad_to(b, value, axis + 1, place, stride, fill)
+    value = b.reshape(value, (*value.shape[:axis], rows * stride, *value.shape[axis + 2 :]))
+    return _pad_to(b, value, axis, 0, extent, fill)
+
+
+def _pad_to(b, value, axis, first, extent, fill=None):
+    """Pad ``value`` with ``fill``, or with zeros, so that its element 0 is at ``first`` of ``extent``."""
+    if first == 0 and value.shape[axis] == extent:
+        return value
     low, high = [0] * value.rank, [0] * value.rank
     low[axis], high[axis] = first, extent - first - value.shape[axis]
-    return b.op("pad", value, b.constant(0, value.dtype), low=tuple(low), high=tuple(high))
+    fill = b.constant(0, value.dtype) if fill is None else fill
+    return b.op("pad", value, fill, low=tuple(low), high=tuple(high))
 
 
 def _window_shape(shapes, attrs):

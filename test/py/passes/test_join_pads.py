@@ -3,6 +3,7 @@ gradients are priced and cut."""
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -62,6 +63,35 @@ def test_random_sums_are_equal():
         for got, wanted in zip(interpreter.run(graph, inputs), before, strict=True):
             np.testing.assert_array_equal(got, wanted, f"seed {seed}")
     assert joined > 50
+
+
+@pytest.mark.parametrize("steps, extents", [((2,), (8,)), ((3,), (10,)), ((2, 2), (8, 6)), ((2, 3), (7, 9))])
+def test_elements_between_each_other_are_interleaved(steps, extents):
+    """Of each place in a step one array, written into zeros along one dimension after the other, and all added: no
+    element is tested for its place, where rows are whole not even by a pad."""
+    graph = Graph("f", Block())
+    b, total = Builder(graph.body), None
+    wanted = np.zeros(extents, "float32")
+    inputs = []
+    for starts in itertools.product(*map(range, steps)):
+        window = tuple(slice(k, None, s) for k, s in zip(starts, steps))
+        inputs.append(np.random.default_rng(len(inputs)).standard_normal(wanted[window].shape).astype("float32"))
+        wanted[window] = inputs[-1]
+        placed = Value(dt.f32, inputs[-1].shape)
+        graph.args.append(placed)
+        for axis in reversed(range(len(steps))):
+            shape = (*placed.shape[:axis], *extents[axis:])
+            base = b.op("full", b.constant(0, dt.f32), shape=shape)
+            where = [(k, s) if d == axis else (0, 1) for d, (k, s) in enumerate(zip(starts, steps))]
+            start, step = zip(*where)
+            placed = b.op("set_slice", base, placed, start=start, size=placed.shape, step=step)
+        total = placed if total is None else b.op("add", total, placed)
+    graph.body.returns = [total]
+    run_pipeline(graph, "fusion-decompose,fusion-join-pads,fusion-dce")
+    assert not {"where", "take", "iota"} & {op.name for op in graph.ops}
+    if all(n % s == 0 for n, s in zip(extents, steps)):
+        assert {op.name for op in graph.ops if not op.row.view} == {"concatenate"}
+    np.testing.assert_array_equal(interpreter.run(graph, inputs)[0], wanted)
 
 
 def test_a_part_written_into_zeros_is_padded():
