@@ -17,6 +17,7 @@ from test_torch_pools import compiled, kernels_on_gpu
 from mlirfuse.frontend.torch.ops import affine_gathers
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
+from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.affine_tables import affine_table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
@@ -30,21 +31,22 @@ def iota(b, n, axis, rank):
     return b.op("iota", shape=tuple(n if d == axis else 1 for d in range(rank)), axis=axis, dtype=dt.i64)
 
 
+def by(b, name, x, number):
+    return b.op(name, x, b.constant(number, dt.i64))
+
+
 def drawn(r: random.Random, b: Builder, shape) -> Value:
     """An index of this shape: a function of an affine form, clamped, divided or reflected."""
 
-    def by(name, x, number):
-        return b.op(name, x, b.constant(number, dt.i64))
-
     x = b.constant(r.randint(-4, 4), dt.i64)
     for d in r.sample(range(len(shape)), len(shape)):
-        part = by("mul", iota(b, shape[d], d, len(shape)), r.choice([-2, -1, -1, 0, 1, 1, 2]))
+        part = by(b, "mul", iota(b, shape[d], d, len(shape)), r.choice([-2, -1, -1, 0, 1, 1, 2]))
         x = b.op(r.choice(["add", "sub"]), x, part) if x.rank else b.op("add", part, x)
     for _ in range(r.randint(0, 2)):
         name, number = r.choice([("maximum", -3), ("minimum", 5), ("floor_div", 2), ("mul", -1), ("add", 7)])
-        x = b.op("abs", x) if r.random() < 0.1 else by(name, x, number)
+        x = b.op("abs", x) if r.random() < 0.1 else by(b, name, x, number)
     if r.random() < 0.3:  # negative indices count from the end
-        x = b.op("where", by("lt", x, 0), by("add", x, 40), x)
+        x = b.op("where", by(b, "lt", x, 0), by(b, "add", x, 40), x)
     if r.random() < 0.3:
         x = b.op("slice", x, start=(1, 0, 0)[: x.rank], size=(1, *x.shape[1:]), step=(2, 1, 1)) if x.shape[0] > 1 else x
     return b.broadcast_to(x, shape)
@@ -76,6 +78,46 @@ def test_unknown_values_have_no_table():
     assert affine_table(b.op("cast", i, to=dt.f32)) is None
     assert affine_table(b.block.args[0]) is None
     assert affine_table(b.op("reshape", b.op("add", i, j), shape=(16,))) is None
+
+
+def symbolic(clamp):
+    """An index ``clamp(b, i - j)`` of unknown extents, and the table of ``clamp`` on any form."""
+    n, m = sz.symbol("s0"), sz.symbol("s1")
+    b = Builder(Block([Value(dt.f32, (n, m))]))
+    i, j = (b.op("iota", shape=s, axis=axis, dtype=dt.i64) for axis, s in enumerate([(n, 1), (1, m)]))
+    return clamp(b, b.op("sub", i, j))
+
+
+def test_tables_of_unknown_extents():
+    """They are right for any value of the form, also beyond the table."""
+
+    def clamp(b, x):
+        x = b.op("abs", by(b, "sub", by(b, "mul", x, -2), 5))
+        x = b.op("where", by(b, "lt", x, 30), x, by(b, "add", b.op("neg", x), 40))
+        return by(b, "maximum", by(b, "minimum", x, 25), -9)
+
+    table = affine_table(symbolic(clamp))
+    assert table is not None and table.endless and table.coefficients == (1, -1)
+    form = np.arange(-20000, 20000)
+    wanted = abs(-2 * form - 5)
+    wanted = np.clip(np.where(wanted < 30, wanted, 40 - wanted), -9, 25)
+    at = np.clip(form - table.low, 0, len(table.numbers) - 1)  # the ends are constant
+    np.testing.assert_array_equal(table.numbers[at], wanted)
+
+
+@pytest.mark.parametrize(
+    "clamp",
+    [
+        lambda b, x: by(b, "maximum", by(b, "minimum", x, 5000), 0),  # may have another piece beyond the table
+        lambda b, x: by(b, "add", by(b, "add", x, 2000), 2000),
+        lambda b, x: by(b, "mod", x, 5000),
+        lambda b, x: by(b, "floor_div", x, 5000),
+        lambda b, x: b.op("mul", x, x),
+        lambda b, x: b.op("cast", x, to=dt.i8),
+    ],
+)
+def test_tables_of_unknown_extents_are_of_small_pieces(clamp):
+    assert affine_table(symbolic(clamp)) is None
 
 
 def test_sums_are_those_of_a_scatter():
@@ -156,6 +198,32 @@ def test_gradients_gather(f, length, span, dtype, monkeypatch):
     for a, b in zip(ours, eager):
         torch.testing.assert_close(a.double(), b, rtol=BOUND[dtype], atol=BOUND[dtype])
     assert not calls
+
+
+def test_gradients_of_sizes_that_change_gather(monkeypatch):
+    scatters, run = [], SegmentPass.run
+
+    def recorded(self, graph):
+        run(self, graph)
+        scatters.extend(op.name for op in graph.ops if op.name == "index_put_accumulate")
+
+    monkeypatch.setattr(SegmentPass, "run", recorded)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(4, 18, device=DEVICE))
+
+    def f(x, y):
+        return both(x @ weight.to(x.dtype), y @ weight.to(y.dtype), x.shape[1], 9)
+
+    found = torch.compile(f, backend="mlirfuse", dynamic=True, options={"fallback": False})
+    for heads, length in ((3, 17), (2, 9), (5, 2), (2, 40), (4, 10)):
+        given = [torch.randn(heads, length, 4, device=DEVICE, requires_grad=True) for _ in range(2)]
+        wide = [x.detach().double().requires_grad_() for x in given]
+        incoming = torch.randn(heads, length, length, device=DEVICE)
+        ours = torch.autograd.grad(found(*given), given, incoming)
+        for a, b in zip(ours, torch.autograd.grad(f(*wide), wide, incoming.double())):
+            torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+    assert not scatters
 
 
 def test_indices_that_are_read_scatter():

@@ -10,7 +10,7 @@ at positions that are computed; one that is constant, as of indices that are cla
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mlirfuse.frontend.torch.ops.constant_gathers import Run, runs_of
@@ -18,6 +18,7 @@ from mlirfuse.frontend.torch.ops.rules import Context, element
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.affine_tables import AffineTable, affine_table
 from mlirfuse.ir.graph import Value
+from mlirfuse.ir.sizes import Size
 
 _MOST_READS = 8  # of values by an element
 _FEW = 2  # values of a form: constant runs of so many are read by the element itself
@@ -33,12 +34,13 @@ def summed(c: Context, values: Value, dim: int, index: Value, extent: object) ->
     if (table.numbers < 0).any() or (table.numbers >= extent).any():
         return None
     runs = runs_of(table.numbers)
-    if runs is None or any(run.step is None for run in runs) or sum(map(_reads, runs)) > _MOST_READS:
+    if runs is None or (table.endless and (runs[0].step != 0 or runs[-1].step != 0)):
+        return None
+    if any(run.step is None for run in runs) or sum(map(_reads, runs)) > _MOST_READS:
         return None
     own = element(values)
     values = c.b.cast(values, dt.f32) if own.kind == "f" and own.bits < 32 else values
-    largest = sum(abs(f) * n for f, n in zip(table.coefficients, values.shape)) + len(table.numbers) + extent
-    of = _Summed(c, values, dim, table, extent, dt.i32 if 2 * largest < 1 << 31 else dt.i64)
+    of = _Summed(c, values, dim, table, extent, _number(table, runs, extent, values.shape))
     total: Value | None = None
     for run in runs:
         part = of.gathered(run) if _reads(run) else of.masked(run)
@@ -51,6 +53,16 @@ def _reads(run: Run) -> int:
     if run.step:
         return run.repeats
     return run.end - run.begin if run.end - run.begin <= _FEW else 0
+
+
+def _number(table: AffineTable, runs: list[Run], extent: int, shape: Sequence[Size]) -> dt.DType:
+    """The dtype that has room for positions and values of the form."""
+    largest = len(table.numbers) + extent * max(run.repeats for run in runs)
+    for f, n in zip(table.coefficients, shape):
+        if f and not isinstance(n, int):
+            return dt.i64
+        largest += abs(f) * n if isinstance(n, int) else 0
+    return dt.i32 if 2 * largest < 1 << 31 else dt.i64
 
 
 class _Summed(NamedTuple):
@@ -86,8 +98,7 @@ class _Summed(NamedTuple):
 
     def _read(self, run: Run, repeats: int, k: int) -> Value:
         """The ``k``-th of the values that read an element in ``run``; 0 where there is none."""
-        c, dim, table, n = self.c, self.dim, self.table, self.values.shape[self.dim]
-        assert isinstance(n, int)
+        c, dim, table = self.c, self.dim, self.table
         first = int(table.numbers[run.begin])
         nth, exact = self._divided(self._of("sub", self._iota(dim, self.extent), first), run.step or 1)
         form = self._of("add", self._of("mul", nth, repeats), run.begin + k + table.low)
@@ -95,10 +106,11 @@ class _Summed(NamedTuple):
         rest = self._form(d for d in range(self.values.rank) if d != dim)
         along = form if rest is None else c.op("sub", form, rest)
         position, exact = self._divided(along, table.coefficients[dim])
-        masks += [exact, self._between(position, 0, n)]
+        count, last = (c.b.cast(c.b.size(n), self.number) for n in (self.values.shape[dim], self.values.shape[dim] - 1))
+        masks += [exact, self._between(position, 0, None), c.op("lt", position, count)]
         inside = functools.reduce(functools.partial(c.op, "logical_and"), [m for m in masks if m is not None])
         shape = tuple(self.extent if d == dim else size for d, size in enumerate(self.values.shape))
-        position = self._of("minimum", self._of("maximum", position, 0), n - 1)
+        position = c.op("minimum", self._of("maximum", position, 0), last)
         found = c.op("take_along_axis", self.values, c.b.broadcast_to(position, shape), axis=dim)
         return c.op("where", inside, found, self._zero())
 
