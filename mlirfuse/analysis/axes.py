@@ -124,6 +124,13 @@ def _regroup(flat, shape) -> list[list[Axis]] | None:
     return out if not leaves(left) else None
 
 
+def equal_ends(a, b) -> tuple[int, int]:
+    """How many items both begin with, and with how many of the others both end."""
+    most = min(len(a), len(b))
+    first = next((k for k in range(most) if a[k] != b[k]), most)
+    return first, next((k for k in range(most - first) if a[-1 - k] != b[-1 - k]), most - first)
+
+
 class Axes:
     """The axes of ``ops`` and of the values that they use. ``dims(v)`` returns the axes of each dimension.
 
@@ -283,10 +290,15 @@ class Axes:
 
     def _reshape(self, op: Op) -> None:
         dims = _regroup(self.flat(op.operands[0]), op.result.shape)
-        if dims is None:
-            self._fresh(op.result)
-        else:
-            self._set(op.result, dims)
+        self._set(op.result, self._reshaped_between(op) if dims is None else dims)
+
+    def _reshaped_between(self, op: Op) -> list[list[Axis]]:
+        """The dimensions of a reshape that splits axes otherwise than another: its own, but for those on both sides
+        that stay as they are."""
+        dims, made = self._dims[op.operands[0]], op.result.shape
+        first, last = equal_ends(op.operands[0].shape, made)
+        own = [[] if n == 1 else [Axis(n)] for n in made[first : len(made) - last]]
+        return [*dims[:first], *own, *dims[len(dims) - last :]]
 
     def _permute(self, op: Op) -> None:
         dims = self._dims[op.operands[0]]

@@ -352,8 +352,9 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
             if op.name == "take_along_axis":
                 pinned.update(axes.dims(op.operands[0])[op.attrs["axis"]] + dims[op.attrs["axis"]])
         elif op.name == "reshape":
-            if axes.flat(op.operands[0]) != axes.flat(op.result):
-                pinned.update(axes.flat(op.result))
+            given, made = axes.flat(op.operands[0]), axes.flat(op.result)
+            if given != made:
+                pinned.update(set(made).symmetric_difference(given))
         elif op.row.kind in ("elementwise", "scan"):
             for operand in op.operands:
                 for d in range(operand.rank):
@@ -412,8 +413,9 @@ def depends_on(analysis: Analysis, axes) -> set[Value]:
 def is_outer(analysis: Analysis, env: dict[str, int]) -> bool:
     """Whether memory is contiguous along a kept axis: the smallest stride of the widest input is not a reduced axis'.
 
-    The axes of an input that is concatenated, padded or gathered along a dimension are its own; they count as the
-    pinned axis of the domain that they are indexed from, kept or reduced."""
+    The axes of an input that is sliced, concatenated or padded along a dimension are its own; they count as the axis
+    of the domain that they become, kept or reduced. Where that is not known, as of a gather, they count as the pinned
+    axis that they are indexed from."""
     return analysis.once(_outer)(env)
 
 
@@ -430,13 +432,30 @@ def _outer(analysis: Analysis):
     if not inputs or not analysis.kept or not analysis.reduced:
         return lambda env: False
     main = max(inputs, key=lambda v: len(visited(v)))
-    own = [axis for axis in analysis.axes.flat(main) if axis not in analysis.domain]
-    along_kept = analysis.pinned.isdisjoint(analysis.reduced)
-    kept = [*analysis.kept, *(own if along_kept else ())]
-    reduced = [*analysis.reduced, *(() if along_kept else own)]
+    along_kept, becomes = analysis.pinned.isdisjoint(analysis.reduced), _becomes(analysis)
+    kept, reduced = list(analysis.kept), list(analysis.reduced)
+    for axis in analysis.axes.flat(main):
+        if axis not in analysis.domain:
+            found = becomes.get(axis, set()) & domain
+            is_kept = not found.isdisjoint(analysis.kept) if found else along_kept
+            (kept if is_kept else reduced).append(axis)
     strides = [[analysis.axis_stride(main, axis) for axis in axes] for axes in (kept, reduced)]
     least = [f"min({sz.serialized(f'abs({n}) or {1 << 62}' for n in some)})" for some in strides]
     return sz.function(" < ".join(least), sz.symbols_of(strides[0] + strides[1]))
+
+
+def _becomes(analysis: Analysis) -> dict[Axis, set[Axis]]:
+    """The axes that a value's own axes are seen as where it is sliced, concatenated or padded, through all such ops."""
+    found: dict[Axis, set[Axis]] = {}
+    for op in reversed(analysis.ops):
+        if op.row.indexed and op.row.kind == "shape":
+            for value in op.operands:
+                if value.rank == op.result.rank:
+                    for given, made in zip(analysis.axes.dims(value), analysis.axes.dims(op.result)):
+                        behind = set(made).union(*(found.get(axis, set()) for axis in made))
+                        for axis in given if given != made else ():
+                            found.setdefault(axis, set()).update(behind)
+    return found
 
 
 def late_outputs(analysis: Analysis) -> tuple[list[Value], list[Value]]:

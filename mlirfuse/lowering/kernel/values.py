@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
-from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.axes import Axes, equal_ends
 from mlirfuse.core.errors import CompileError
 from mlirfuse.core.sites import site_of
 from mlirfuse.ir import dtypes as dt
@@ -301,6 +301,7 @@ class ElementEmitter(IndexRemapping):
         source = [a for d in self.dims(operand) for a in d]
         target = [a for d in self.dims(op.result) for a in d]
         if source != target:
+            first, last = equal_ends(source, target)
             index, memory = self.dim_index(target, env), self.memories.get(operand)
             if (
                 memory
@@ -311,7 +312,8 @@ class ElementEmitter(IndexRemapping):
                 # The same linear offset for any shape.
                 return self._from_memory(self._load(replace(memory, align=aligned), index), operand.dtype)
             env = dict(env)
-            self.spread(source, index, env)
+            index = self.dim_index(target[first : len(target) - last], env)
+            self.spread(source[first : len(source) - last], index, env)
         return (yield operand, env)
 
     def _clamped_index(self, val: Val, indices: Value, extent: Size) -> Index:

@@ -304,3 +304,15 @@ def test_cutting_is_near_linear(kind):
         return lines_of(lambda: [step.run(graph) for step in steps])
 
     assert lines(2400) < 1.5 * 8 * lines(300)
+
+
+def test_a_reshape_that_splits_rows_otherwise_keeps_the_rest():
+    """An image's height is pairs of rows to one reader, and windows to another: images and channels are the same."""
+    block = Block([Value(dt.f32, (2, 28, 8))])
+    b, (x,) = Builder(block), block.args
+    pairs = b.reshape(x, (2, 14, 2, 8))
+    windows = b.reshape(x, (2, 4, 7, 8))
+    axes = Axes(block.ops)
+    assert axes.dims(windows)[0] == axes.dims(x)[0] and axes.dims(windows)[-1] == axes.dims(x)[-1]
+    assert axes.flat(pairs) == axes.flat(x)
+    assert not set(axes.flat(windows)[1:-1]) & set(axes.flat(x))

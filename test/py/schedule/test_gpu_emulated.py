@@ -1641,3 +1641,23 @@ def test_columns_whose_elements_are_stored_between_two_passes(dtype, monkeypatch
     )
     assert [s.scheduler for s in segments] == ["reduction", "pointwise"]
     check(gradient, x, y, candidates=2)
+
+
+def patches(x, part=8):
+    """Four parts of each row as the elements between each other of an image, twice its height and width, and the rows
+    of windows of it."""
+    a, b, c, d = (x.reshape(2, 6, 6, 4 * part)[..., k * part : (k + 1) * part] for k in range(4))
+    rows = [np.stack([a, b], axis=3), np.stack([c, d], axis=3)]
+    image = np.stack(rows, axis=2).reshape(2, 12, 12, part)
+    windows = image.reshape(2, 3, 4, 3, 4, part).transpose(0, 1, 3, 2, 4, 5)
+    return windows.reshape(-1, 4, 4, part) + 0, windows.reshape(-1, part).sum(0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sums_of_interleaved_rows_are_of_columns(dtype):
+    """The axis along which memory is contiguous is kept, though parts of it are read."""
+    x = np.random.default_rng(0).standard_normal((2, 36, 32)).astype(dtype)
+    lowered = mlirfuse.jit(patches, target="cuda:sm_90").lower(x)
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    assert "columns" in {p.scheduler for p in program.parameters(lowered.env, {})}
+    check(patches, x)
