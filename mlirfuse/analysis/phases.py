@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirfuse.analysis.axes import Axes, Axis
+from mlirfuse.analysis.axes import Axes, Axis, equal_ends
 from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -354,7 +354,8 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
         elif op.name == "reshape":
             given, made = axes.flat(op.operands[0]), axes.flat(op.result)
             if given != made:
-                pinned.update(set(made).symmetric_difference(given))
+                first, last = equal_ends(given, made)
+                pinned.update(given[first : len(given) - last], made[first : len(made) - last])
         elif op.row.kind in ("elementwise", "scan"):
             for operand in op.operands:
                 for d in range(operand.rank):

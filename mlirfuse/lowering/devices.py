@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from pathlib import Path
 
 from mlirfuse import _native
@@ -58,7 +59,7 @@ def named(name: str) -> HostProperties | DeviceProperties:
         return processor(name.removeprefix("cpu:"))
     if name == "cuda":
         return device(0)
-    if name.startswith("cuda:sm_"):
+    if re.fullmatch(r"cuda:sm_\d+[af]?", name):
         return DeviceProperties.of_architecture(name.removeprefix("cuda:"))
     raise UnsupportedError(
         f"no target '{name}': there are 'cpu', 'cpu:x86-64-v3' or -v4, 'cuda' and 'cuda:sm_90' with any architecture "

@@ -185,8 +185,8 @@ def run(text: str, settings: Settings, file: str, out, err, split: bool = False)
     """Run all of ``text``, by sections if ``split``. Returns the exit status; writes the result and the diagnostics."""
     try:
         base.build(settings.pipeline)
-    except MlirfuseError as error:
-        err.write(f"mlirfuse-opt: error: {error}\n")
+    except Exception as error:
+        err.writelines(f"mlirfuse-opt: error: {found.message}\n" for found in _from_exception(error))
         return 1
     status, line, printed = 0, 1, 0
     for section in _SPLIT.split(text) if split else [text]:

@@ -341,14 +341,15 @@ class Reader:
 
     def region(self, op, target: Block, group) -> None:
         named = {a.name: python(a.attr) for a in named_attributes(op.attributes)}
+        texts = {key: _given(named, key, TEXT, op.name) for key in ("why", "scheduler") if key in named}
         if op.name == "fusion.group":
-            group, segment = Group(list(named.get("notes", [])), named.get("why", ""), named.get("number", -1)), None
+            group, segment = Group(list(named.get("notes", [])), texts.get("why", ""), named.get("number", -1)), None
         else:
             segment = Segment(
                 group or Group(),
-                named.get("scheduler", ""),
+                texts.get("scheduler", ""),
                 named.get("params", {}),
-                named.get("why", ""),
+                texts.get("why", ""),
                 named.get("schedule", {}),
                 named.get("number", -1),
             )

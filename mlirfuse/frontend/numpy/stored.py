@@ -35,6 +35,7 @@ def stored(t, new: Any, dtype: DType, index: Any = PART, rank: int | None = None
     if isinstance(new, (list, tuple)):
         if index == ELEMENT:
             _refused(type(new)([1]), dtype, index)
+            return operand(t, _converted(bool(new), dtype, index))  # of bool, which a sequence has as any object
         source = _known_list(new, dtype) if not contains_traced(new) else new
         source = operand(t, source)
         if rank is not None and isinstance(source, TracedArray) and source.ndim > rank:

@@ -261,6 +261,12 @@ def test_what_numpy_refuses_to_store(statement, kind):
     check(Case(source, lambda: (np.array([0, 1, 2, 3]).astype(kind), 5), strides=False, sharing=False))
 
 
+@pytest.mark.parametrize("statement", ["a.fill([0, 2])", "a.fill([])", "a[1] = (0, a[0])", "a[0] = []"])
+def test_a_bool_is_whether_a_sequence_has_elements(statement):
+    source = f"def f(a):\n    {statement}\n    return a\n"
+    check(Case(source, lambda: (np.array([True, False, True]),), strides=False, sharing=False))
+
+
 @pytest.mark.parametrize("kind", ["i1", "i4", "u1", "f4"])
 @pytest.mark.parametrize(
     "statement",

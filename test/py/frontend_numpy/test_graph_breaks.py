@@ -309,9 +309,36 @@ def started(x):
     return out[0] + least, out * 2
 
 
+def iterated(x):
+    y = np.fromiter((float(k) for k in range(5)), float)
+    np.copyto(y, x[:5], "unsafe")
+    return y
+
+
+def windowed(x):
+    y = np.hanning(5)
+    np.putmask(y, x[:5] > 0, x[:5])
+    return y * 2
+
+
+def indexed(x):
+    (y,) = np.indices((5,))
+    np.put(y, [0, 3], x[:2].astype(int))
+    return y
+
+
 @pytest.mark.parametrize("fn", [placed, started])
 def test_arrays_made_inside_are_no_constants_once_they_are_written(fn):
     check(fn, (X,), (X + 1,))
+
+
+@pytest.mark.parametrize("fn", [iterated, windowed, indexed])
+def test_what_writes_into_an_array_of_numpys_runs_as_python(fn):
+    """One that NumPy makes of numbers while the function is traced."""
+    compiled = mlirfuse.jit(fn)
+    with pytest.warns(mlirfuse.FallbackWarning, match="an array that NumPy made"):
+        agree(compiled(X), fn(X))
+    agree(compiled(X + 1), fn(X + 1))
 
 
 def test_what_writes_into_an_array_of_constants():

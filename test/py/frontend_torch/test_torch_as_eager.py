@@ -437,6 +437,11 @@ def test_all_is_dropped(dtype):
     assert torch.equal(found.nan_to_num(), wanted.nan_to_num()) and torch.equal(*gradients)
 
 
+def test_all_bools_are_dropped():
+    x = torch.ones(4, 0, dtype=torch.bool)
+    assert compiled(lambda x: F.dropout(x, 1.0))(x).dtype is F.dropout(x, 1.0).dtype is torch.bool
+
+
 @pytest.mark.parametrize("threshold, value", [(-1.5, 0.5), (1.5, -2.9), (-1, 7)])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.float32, torch.bfloat16])
 def test_thresholds_of_integers_are_cast(threshold, value, dtype):

@@ -342,7 +342,7 @@ def _close(ours, eagers, exact, narrow: bool) -> bool:
     if not eagers.is_floating_point() and not eagers.is_complex():
         return torch.equal(ours, eagers)
     if eagers.is_complex():
-        return _close(torch.view_as_real(ours), torch.view_as_real(eagers), None, narrow)
+        return _close(torch.view_as_real(ours.resolve_conj()), torch.view_as_real(eagers.resolve_conj()), None, narrow)
     bound = {torch.float16: 4e-3, torch.bfloat16: 3e-2}.get(eagers.dtype, 2e-2 if narrow else 3e-5)
     a, b = ours.double(), eagers.double()
     errs = bound + bound * b.abs()

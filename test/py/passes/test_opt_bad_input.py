@@ -281,6 +281,7 @@ def test_messages(text, message):
         (["x.mlir", "--pass-pipeline=fusion-dc"], "unknown pass 'fusion-dc'; did you mean 'fusion-dce'"),
         (["x.mlir", "--pass-pipeline=fusion-group{max-arg=3}"], "unknown option 'max-arg'; did you mean 'max-args'"),
         (["x.mlir", "--pass-pipeline=fusion-group{max-args=many}"], "max-args"),
+        (["x.mlir", "--pass-pipeline=fusion-to-ptx{chip=sm_1x}"], "no target 'cuda:sm_1x'"),
         (["x.mlir", "--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["missing.mlir"], "missing.mlir: error: cannot be read: No such file"),
         (["bytes.mlir"], "bytes.mlir: error: is not UTF-8 text"),

@@ -1661,3 +1661,11 @@ def test_sums_of_interleaved_rows_are_of_columns(dtype):
     program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
     assert "columns" in {p.scheduler for p in program.parameters(lowered.env, {})}
     check(patches, x)
+
+
+def test_a_reshape_of_what_it_permutes_is_no_longer_one_row():
+    """The axes are the same on both sides, in another order."""
+    x = np.random.default_rng(0).standard_normal((2, 7, 33)).astype(np.float32)
+    fn = lambda x: np.swapaxes(x, 1, 2).reshape(x.shape) + x  # noqa: E731
+    check(fn, x)
+    np.testing.assert_array_equal(mlirfuse.jit(fn)(x), fn(x))

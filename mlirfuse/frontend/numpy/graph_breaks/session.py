@@ -273,6 +273,8 @@ class Session:
         function = self.t.stand_ins.original(function)
         again, identity = bool(self._again), (function, [p if p.kind != "constant" else p.kind for p in leaves])
         step = self._step(steps.Call, identity, lambda: steps.Call(function, tree, leaves, pure, written))
+        if self.key == steps.LOST:
+            self.abort(f"{function.__name__} writes into an array that NumPy made while the function was traced")
         created = self._created.pop(0) if again else self.state.created[-1]
         if isinstance(created, BaseException):
             raise created

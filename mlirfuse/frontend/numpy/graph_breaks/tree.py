@@ -246,6 +246,13 @@ class SizeOf(Step):
         return value if value < 2 else None
 
 
+LOST = ("written", "constant")  # the outcome of a call that has written into its copy of an array of the program
+
+
+def _is_changed(leaf: Out, given: Any) -> bool:
+    return type(leaf.value) is np.ndarray and leaf.value.tobytes() != given.tobytes()
+
+
 @dataclass(eq=False)
 class Call(Step):
     """Calls a function without an op on real arrays, converted to NumPy's: ``arguments`` is the nested structure of its
@@ -264,6 +271,7 @@ class Call(Step):
         self._flat = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
         self._count, self._names = len(positional.children), keyword.keys or ()
         self._readers = list(map(reader, self.leaves))
+        self._constants = not self.pure and any(type(leaf.value) is np.ndarray for leaf in self.leaves)
 
     def run(self, state: State) -> Any:
         if state.like is None:
@@ -284,6 +292,8 @@ class Call(Step):
         finally:
             if not self.pure and state.like is not None:
                 self._write_back(given, state)
+        if self._constants and any(map(_is_changed, self.leaves, given)):
+            return LOST
         leaves, tree = trees.flatten_result(result)
         state.created.append((leaves, tree))
         first = len(state.slots)

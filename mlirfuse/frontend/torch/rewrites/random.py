@@ -91,7 +91,7 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:  # a product with 0, which is -0 of negative numbers and NaN of infinity
-        return x * 0, torch.zeros_like(x, dtype=torch.bool)
+        return x * torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
     kept = _uniform(x.shape, x.device, torch.float32) >= p
     return x * kept * (1 / (1 - p)), kept
 
