@@ -38,7 +38,7 @@ class JoinPads(Pass):
     of the values: where something else is added, only that. Gradients of slices are such sums (of halves that a rotary
     embedding exchanges, of chunks, of the steps of an unrolled recurrence). An element takes one addition and one test
     for each part less, and schedules of concatenations know which part they write. Extents and places have to be
-    numbers. Nothing is rounded in another way; of two zeros of which one is negative the sum is not formed.
+    numbers. Nothing is rounded in another way, and a zero is added where a sum had one: signs of zeros stay.
 
     Before::
 
@@ -49,8 +49,10 @@ class JoinPads(Pass):
 
     After::
 
-        %4 = "fusion.concatenate"(%a, %b) {axis = 1}
-        %3 = "fusion.add"(%x, %4)
+        %4 = "fusion.add"(%a, %zero)                                   // with zero broadcast
+        %5 = "fusion.add"(%b, %zero)
+        %6 = "fusion.concatenate"(%4, %5) {axis = 1}
+        %3 = "fusion.add"(%x, %6)
     """
 
     name = "fusion-join-pads"
@@ -71,7 +73,7 @@ def _join(block: Block) -> bool:
             found = _part_of(op)
         elif op.name in _RESHAPES:
             found = sums.get(op.operands[0])
-            found = found if found is None or found.rest is None else None
+            found = None if found is None or found.rest is not None or _is_joined(found) else found
         elif op.name == "add" and op.operands[0].shape == op.operands[1].shape == op.result.shape:
             found = _added(op, sums)
         if found is not None:
@@ -81,8 +83,8 @@ def _join(block: Block) -> bool:
                     sums.pop(value, None)
     totals = [(value.op, whole) for value, whole in sums.items() if _is_joined(whole)]
     for total, whole in totals:
-        if total is not None and total.name == "add":
-            _rewrite(block, total, whole)
+        assert total is not None and total.name == "add"
+        _rewrite(block, total, whole)
     return bool(totals)
 
 
@@ -99,6 +101,8 @@ def _part_of(pad: Op) -> Sum | None:
     (axis,) = padded
     start, behind, extent = low[axis], high[axis], shape[axis]
     if not (isinstance(start, int) and isinstance(behind, int) and isinstance(extent, int)) or min(start, behind) < 0:
+        return None
+    if start + behind == extent:
         return None
     return Sum(axis, shape, [Place(start, extent - behind, (pad.operands[0],))])
 
@@ -144,7 +148,10 @@ def _rewrite(block: Block, total: Op, whole: Sum) -> None:
             shape[axis] = start - at
             pieces.append(b.op("full", zero, shape=tuple(shape)))
         if start < stop:
-            pieces.append(functools.reduce(lambda x, y: b.op("add", x, y), values))
+            added = (
+                values if len(whole.parts) == 1 or not zero.dtype.is_inexact else (*values, zero)
+            )  # to a negative zero
+            pieces.append(functools.reduce(lambda x, y: b.op("add", x, b.broadcast_to(y, x.shape)), added))
         at = stop
     joined = b.reshape(b.op("concatenate", *pieces, axis=axis), total.result.shape)
     if whole.rest is not None:

@@ -1,8 +1,10 @@
-// A sum of values that are padded with zeros, each at another place, is a concatenation.
+// A sum of values that are padded with zeros, each at another place, is a concatenation; a zero that is added keeps signs.
 // RUN: mlirfuse-opt %s --pass-pipeline='builtin.module(fusion-join-pads,fusion-dce)' | FileCheck %s
 
 // CHECK-LABEL: func.func @halves(
-// CHECK-NEXT: %[[C:.*]] = "fusion.concatenate"(%arg0, %arg1) {axis = 1 : i64}
+// CHECK: %[[A:.*]] = "fusion.add"(%arg0, %{{.*}}) : (tensor<8x4xf32>
+// CHECK: %[[B:.*]] = "fusion.add"(%arg1, %{{.*}}) : (tensor<8x4xf32>
+// CHECK: %[[C:.*]] = "fusion.concatenate"(%[[A]], %[[B]]) {axis = 1 : i64}
 // CHECK-NEXT: %[[S:.*]] = "fusion.add"(%arg2, %[[C]])
 // CHECK-NEXT: return %[[S]]
 func.func @halves(%a: tensor<8x4xf32>, %b: tensor<8x4xf32>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
@@ -16,9 +18,11 @@ func.func @halves(%a: tensor<8x4xf32>, %b: tensor<8x4xf32>, %x: tensor<8x8xf32>)
 
 // Between the parts and behind them are zeros.
 // CHECK-LABEL: func.func @gaps(
+// CHECK: %[[A:.*]] = "fusion.add"(%arg0
 // CHECK: %[[Z:.*]] = "fusion.full"({{.*}}) {shape = ["2"]}
+// CHECK: %[[B:.*]] = "fusion.add"(%arg1
 // CHECK: %[[E:.*]] = "fusion.full"({{.*}}) {shape = ["3"]}
-// CHECK: %[[C:.*]] = "fusion.concatenate"(%arg0, %[[Z]], %arg1, %[[E]]) {axis = 0 : i64}
+// CHECK: %[[C:.*]] = "fusion.concatenate"(%[[A]], %[[Z]], %[[B]], %[[E]]) {axis = 0 : i64}
 // CHECK-NEXT: return %[[C]]
 func.func @gaps(%a: tensor<1xf32>, %b: tensor<2xf32>) -> tensor<8xf32> {
   %zero = "fusion.constant"() {value = 0.0 : f32, dtype = f32} : () -> tensor<f32>

@@ -17,6 +17,7 @@ from mlirfuse.ir.graph import Block, Graph, Value
 from mlirfuse.passes.base import run_pipeline
 
 EXTENT = 12
+NUMBERS = np.array([0, -0.0, 0.1, 1.7, -3, 1e8, np.inf], "float32")  # sums of which are rounded, and signs of zeros
 CUT = "fusion-join-pads,fusion-group{single-op=true horizontal=true},fusion-segment{prices=h200 splits=h200}"
 
 
@@ -56,13 +57,39 @@ def test_random_sums_are_equal():
     for seed in range(300):
         graph = random_sum(seed)
         rng = np.random.default_rng(seed)
-        inputs = [rng.standard_normal(v.shape).astype("float32") for v in graph.args]
+        inputs = [rng.choice(NUMBERS, v.shape) for v in graph.args]
         before = interpreter.run(graph.copy(), inputs)
         run_pipeline(graph, "fusion-join-pads,fusion-dce")
         joined += any(op.name == "concatenate" for op in graph.ops)
         for got, wanted in zip(interpreter.run(graph, inputs), before, strict=True):
-            np.testing.assert_array_equal(got, wanted, f"seed {seed}")
+            np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32), f"seed {seed}")
     assert joined > 50
+
+
+def test_a_sum_that_is_reshaped_is_joined_once():
+    graph = Graph("f", Block([Value(dt.f32, (2, 2)), Value(dt.f32, (2, 2))]))
+    b = Builder(graph.body)
+    first, second = graph.args
+    pads = [((0, 0), (0, 2)), ((0, 2), (0, 0))]
+    x, y = (b.op("pad", v, b.constant(0, dt.f32), low=low, high=high) for v, (low, high) in zip((first, second), pads))
+    graph.body.returns = [b.reshape(b.op("add", x, y), (8,))]
+    inputs = [np.ones((2, 2), "float32"), np.full((2, 2), 2, "float32")]
+    run_pipeline(graph, "fusion-join-pads,fusion-dce")
+    assert sum(op.name == "concatenate" for op in graph.ops) == 1
+    np.testing.assert_array_equal(interpreter.run(graph, inputs)[0], [1, 1, 2, 2] * 2)
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 12])
+def test_empty_parts_are_none(start):
+    graph = Graph("f", Block([Value(dt.f32, (6, EXTENT)), Value(dt.f32, (0, EXTENT)), Value(dt.f32, (3, EXTENT))]))
+    b = Builder(graph.body)
+    values = [padded(b, v, k, 0) for v, k in zip(graph.args, (1, start, 9))]
+    graph.body.returns = [b.op("add", b.op("add", values[0], values[1]), values[2])]
+    inputs = [np.ones((6, EXTENT), "float32"), np.ones((0, EXTENT), "float32"), np.ones((3, EXTENT), "float32")]
+    run_pipeline(graph, "fusion-join-pads,fusion-dce")
+    wanted = np.zeros((EXTENT, EXTENT), "float32")
+    wanted[1:7] = wanted[9:] = 1
+    np.testing.assert_array_equal(interpreter.run(graph, inputs)[0], wanted)
 
 
 @pytest.mark.parametrize("steps, extents", [((2,), (8,)), ((3,), (10,)), ((2, 2), (8, 6)), ((2, 3), (7, 9))])
@@ -90,7 +117,7 @@ def test_elements_between_each_other_are_interleaved(steps, extents):
     run_pipeline(graph, "fusion-decompose,fusion-join-pads,fusion-dce")
     assert not {"where", "take", "iota"} & {op.name for op in graph.ops}
     if all(n % s == 0 for n, s in zip(extents, steps)):
-        assert {op.name for op in graph.ops if not op.row.view} == {"concatenate"}
+        assert {op.name for op in graph.ops if not op.row.view} == {"constant", "add", "concatenate"}
     np.testing.assert_array_equal(interpreter.run(graph, inputs)[0], wanted)
 
 
