@@ -28,6 +28,21 @@ def _given(named: dict, key: str, type_: ops.AttrType, what: str):
         raise FusionIRError(f"{what}: {key}: {error}") from error
 
 
+def _layout(given: dict, value: Value, k: int) -> Layout | None:
+    """Return the layout of argument ``k``, if it has attributes of one."""
+    if "fusion.strides" not in given and "fusion.align" not in given:
+        return None
+    strides = sz.contiguous_strides(value.shape)
+    if "fusion.strides" in given:
+        strides = _given(given, "fusion.strides", SIZES, f"argument {k}")
+    if len(strides) != value.rank:
+        raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.strides has {len(strides)}")
+    align = _given(given, "fusion.align", INTEGER, f"argument {k}") if "fusion.align" in given else 1
+    if align < 1 or align & (align - 1):
+        raise FusionIRError(f"argument {k}: fusion.align = {align} is no power of two")
+    return Layout(strides, align)
+
+
 def _part(named: dict, what: str) -> str:
     name = _given(named, "fusion.part", TEXT, what)
     if name not in ("re", "im", "bits"):
@@ -134,19 +149,7 @@ class Reader:
                 value = Value(value.dtype, shape)
             if "fusion.name" in given:
                 value.name = _given(given, "fusion.name", TEXT, f"argument {k}")
-            layout = None
-            if "fusion.strides" in given or "fusion.align" in given:
-                strides = (
-                    _given(given, "fusion.strides", SIZES, f"argument {k}")
-                    if "fusion.strides" in given
-                    else sz.contiguous_strides(value.shape)
-                )
-                if len(strides) != value.rank:
-                    raise FusionIRError(f"argument {k} has rank {value.rank}, fusion.strides has {len(strides)}")
-                align = _given(given, "fusion.align", INTEGER, f"argument {k}") if "fusion.align" in given else 1
-                if align < 1 or align & (align - 1):
-                    raise FusionIRError(f"argument {k}: fusion.align = {align} is no power of two")
-                layout = Layout(strides, align)
+            layout = _layout(given, value, k)
             if "fusion.scalar" in given:
                 graph.scalars.add(k)
             if "fusion.donated" in given:
