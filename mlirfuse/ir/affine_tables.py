@@ -10,6 +10,7 @@ import numpy as np
 
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.ir.interpreter import evaluate
+from mlirfuse.ir.known_values import folded
 from mlirfuse.ir.sizes import Size
 
 _LONGEST = 1 << 16  # the most values of a form
@@ -37,24 +38,7 @@ def affine_table(value: Value) -> AffineTable | None:
     """Return the table of an integer or boolean ``value`` that is computed from constants and indices alone; None for
     others, where the form has more than 65,536 values, and for one of extents that are not known unless it is piecewise
     linear with small constants."""
-    found: dict[Value, AffineTable | None] = {}
-    worklist = [value]
-    while worklist:
-        v = worklist[-1]
-        if v in found:
-            worklist.pop()
-            continue
-        if v.op is None or v.op.row.kind not in ("create", "elementwise", "shape") or not _whole(v):
-            found[v] = None
-            continue
-        waiting = [x for x in v.op.operands if x not in found]
-        if waiting:
-            worklist += waiting
-            continue
-        operands = [found[x] for x in v.op.operands]
-        tables = [x for x in operands if x is not None]
-        found[v] = _table(v.op, tables) if len(tables) == len(operands) else None
-    return found[value]
+    return folded(value, _whole, _table)
 
 
 def _whole(v: Value) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scatters import scatters_and_calls
 from test_gpu_emulated import run
 from test_torch_pools import compiled, kernels_on_gpu
 
@@ -178,16 +179,7 @@ def strided(x, y, length, span):
 @pytest.mark.parametrize("length, span, dtype", [*((*case, torch.float32) for case in CASES), (33, 4, torch.bfloat16)])
 def test_gradients_gather(f, length, span, dtype, monkeypatch):
     """Against float64, without a scatter or a call of torch's."""
-    calls, run = [], SegmentPass.run
-
-    def computes(op):
-        return op.name == "index_put_accumulate" or (op.name == "call" and not op.attrs["shares"])
-
-    def recorded(self, graph):
-        run(self, graph)
-        calls.extend(op.name for op in graph.ops if computes(op))
-
-    monkeypatch.setattr(SegmentPass, "run", recorded)
+    calls = scatters_and_calls(monkeypatch)
     torch._dynamo.reset()
     torch.manual_seed(0)
     given = [torch.randn(3, length, 2 * span, device=DEVICE).to(dtype).requires_grad_() for _ in range(2)]

@@ -11,13 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scatters import scatters_and_calls
+
 import mlirfuse.torch  # noqa: F401
 from mlirfuse.frontend.torch.ops import constant_gathers
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import interpreter
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Value
-from mlirfuse.passes.segment import SegmentPass
 
 F = torch.nn.functional
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -101,16 +102,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_gather(name, dtype, monkeypatch):
     """Against float64; with strides as eager's, and without a scatter or a call of torch's."""
-    calls, run = [], SegmentPass.run
-
-    def computes(op):
-        return op.name == "index_put_accumulate" or (op.name == "call" and not op.attrs["shares"])
-
-    def recorded(self, graph):
-        run(self, graph)
-        calls.extend(op.name for op in graph.ops if computes(op))
-
-    monkeypatch.setattr(SegmentPass, "run", recorded)
+    calls = scatters_and_calls(monkeypatch)
     torch._dynamo.reset()
     f = PROGRAMS[name]
     torch.manual_seed(0)
