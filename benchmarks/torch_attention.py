@@ -47,6 +47,7 @@ PEERS: dict[str, Callable[..., Any]] = {
     "mlirfuse, never": lambda f: torch.compile(f, backend="mlirfuse", options={"chunked_loss": "never"}),
     "mlirfuse, budget 0.9": lambda f: within(0.9, torch.compile(f, backend="mlirfuse")),
     "mlirfuse, always": lambda f: torch.compile(f, backend="mlirfuse", options={"chunked_loss": "always"}),
+    "mlirfuse, always, budget 0.9": lambda f: within(0.9, PEERS["mlirfuse, always"](f)),
 }
 
 
