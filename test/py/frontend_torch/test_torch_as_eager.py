@@ -533,6 +533,36 @@ def test_what_was_written_since_it_was_saved_may_be_computed_again():
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("write", [
+    lambda x: x.unsqueeze_(0), lambda x: x.t_(), lambda x: x.transpose_(0, 1), lambda x: x.squeeze_(),
+    lambda x: x.swapaxes_(0, 1), lambda x: x.as_strided_((2, 2), (1, 2)), lambda x: x.set_(torch.ones(3)),
+    lambda x: x.mul_(2), lambda x: x.detach().zero_(),
+])  # fmt: skip
+@pytest.mark.parametrize("f", [torch.exp, torch.tanh, torch.sigmoid, torch.sqrt, lambda x: x.exp().t()[1:]])
+def test_gradients_of_results_need_no_inputs(f, write):
+    """As eager, the forward saves its result, where that is enough: its input may be written, or be another view."""
+    leaf = torch.rand(4, 4, requires_grad=True)
+
+    def step(x):
+        y = f(x)
+        write(x)
+        return y
+
+    found, wanted = (torch.autograd.grad(run(leaf * 1).sum(), leaf)[0] for run in (compiled(step), step))
+    assert torch.allclose(found, wanted)
+
+
+def test_an_input_that_the_backward_computes_from_may_not_be_written():
+    """The limit: torch's own cut recomputes, too, what is no result; the error is eager's for a written tensor."""
+    for backend in ("mlirfuse", "aot_eager_decomp_partition"):
+        torch._dynamo.reset()
+        x = torch.rand(4, requires_grad=True) * 1
+        y = torch.compile(lambda x: x.exp() * 3, backend=backend)(x)
+        x.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
 @pytest.mark.parametrize("first", range(0, 24, 8))
 def test_random_calls(first):
     problems = [p for seed in range(first, first + 8) if (p := calls.problem(seed))]

@@ -248,6 +248,7 @@ class _Costs:
     def __init__(self, joint: Joint):
         self.joint, graph = joint, joint.graph
         self.allowed: set[Node] = set()  # nodes that may be recomputed though it is not free
+        self.results = {_base(n) for n in joint.forward_results if isinstance(n, Node)}  # written anyway
         self.level: dict[Node, int] = {}  # number of extern ops on the longest path to a node
         self.source: dict[Node, int] = {}  # bytes it can be recomputed from within a kernel, at most its own
         self.inputs_no_larger: set[Node] = set()  # nodes whose inputs have no more bytes than themselves
@@ -308,8 +309,12 @@ class _Costs:
         readers = list(_readers(node))
         later = [u for u in readers if u not in self.joint.required_forward]
         read = any(map(is_fused, later)) or not later
-        written = is_fused(node) and all(
-            is_fused(u) and self.level[u] == self.level[node] for u in readers if u in self.joint.required_forward
+        written = (
+            is_fused(node)
+            and node not in self.results
+            and all(
+                is_fused(u) and self.level[u] == self.level[node] for u in readers if u in self.joint.required_forward
+            )
         )
         if node in self.joint.overwritten:
             return _bytes(node) * (HELD_COST + MOVED_COST * (read + 2))
@@ -364,6 +369,13 @@ def _is_view(node: Node) -> bool:
     if node.target is operator.getitem:
         return _is_view(node.args[0])
     return node.op == "call_function" and str(node.target) in VIEWS
+
+
+def _base(node: Node) -> Node:
+    """The node that ``node`` is a view of, or ``node``."""
+    while _is_view(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _readers(node: Node) -> Iterable[Node]:
