@@ -123,6 +123,7 @@ HigherOrderOperator = _use("torch._ops", "HigherOrderOperator")
 FakeTensor = _use("torch._subclasses.fake_tensor", "FakeTensor")
 unset_fake_temporarily = _use("torch._subclasses.fake_tensor", "unset_fake_temporarily")
 disable_current_modes = _use("torch.utils._python_dispatch", "_disable_current_modes")
+TorchDispatchMode = _use("torch.utils._python_dispatch", "TorchDispatchMode")
 is_traceable_wrapper_subclass = _use("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
 pytree = _use("torch.utils", "_pytree")
 StorageWeakRef = _use("torch.multiprocessing.reductions", "StorageWeakRef")
@@ -543,3 +544,13 @@ def above_autograd() -> Iterator[None]:
             excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
         yield
+
+
+def computed(op: Any, out: torch.Tensor) -> Any:
+    """A context in which calls of ``op`` give ``out`` below autograd, which records them as usual."""
+
+    class Computed(TorchDispatchMode):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return out.detach() if func is op else func(*args, **kwargs or {})
+
+    return Computed()

@@ -116,19 +116,48 @@ def test_other_errors_are_not_hidden():
     assert not opaque_gradients.rewrite(module)
 
 
-def test_random_ops_are_not_run_again():
-    """A second forward would draw other numbers than those of the result."""
-    from mlirfuse.frontend.torch.rewrites import opaque_gradients
+def test_ops_are_not_run_again():
+    """The backward computes of the first run's result, here of the numbers that it drew."""
+    runs = []
+
+    def noisy(x):
+        runs.append(x.shape)
+        return x * torch.rand_like(x)
 
     library.define("noisy(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-    library.impl("noisy", lambda x: x * torch.rand_like(x), "CompositeExplicitAutograd")
+    library.impl("noisy", noisy, "CompositeExplicitAutograd")
+    torch.library.register_fake("mlirfuse_test_experts::noisy", torch.empty_like, lib=library)
+
+    def backward(ctx, grad):
+        x, out = ctx.saved_tensors
+        return grad * out / x if x.sum().item() else None
+
     torch.library.register_autograd(
         "mlirfuse_test_experts::noisy",
-        lambda ctx, grad: grad,
-        setup_context=lambda ctx, inputs, output: None,
+        backward,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs, output),
         lib=library,
     )
-    module = torch.fx.GraphModule({}, torch.fx.Graph())
-    x = module.graph.placeholder("x")
-    module.graph.output(module.graph.call_function(torch.ops.mlirfuse_test_experts.noisy.default, (x,)))
-    assert not opaque_gradients.rewrite(module)
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: torch.ops.mlirfuse_test_experts.noisy(x * 2), backend="mlirfuse", fullgraph=True)
+    for _ in range(3):
+        x = torch.rand(5, 3).add_(1).t().requires_grad_()
+        runs.clear()
+        y = run(x)
+        (found,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(found, (y / x).detach())
+        assert len(runs) == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
+def test_gradients_keep_the_order_of_memory(order):
+    """A gradient that lies as its tensor does, as ``zeros_like`` makes it, is not copied."""
+    torch._dynamo.reset()
+    run = torch.compile(lambda *x: torch.ops.mlirfuse_test_experts.grouped(*x), backend="mlirfuse", fullgraph=True)
+    back = [order.index(k) for k in range(3)]
+    weight = torch.randn([(4, 8, 6)[k] for k in order]).permute(back).requires_grad_()
+    x, offsets = torch.randn(12, 8), torch.tensor([2, 2, 9, 12])
+    (found,) = torch.autograd.grad(run(x, weight, offsets).sum(), weight)
+    (expected,) = torch.autograd.grad(torch.ops.mlirfuse_test_experts.grouped(x, weight, offsets).sum(), weight)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride() == weight.stride()

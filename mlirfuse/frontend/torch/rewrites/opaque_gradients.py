@@ -1,7 +1,8 @@
 """Custom ops whose backward reads values on the host, which AOTAutograd cannot trace: such a backward is an op, too.
 
 Grouped products of experts are written so: a loop over ``offsets.tolist()``. Their gradients are then computed as in
-eager, of a second forward, inside of the compiled backward; what is around them is compiled as usual.
+eager, inside of the compiled backward, by the op's own formula: autograd records the op again for its inputs and its
+result, without running it. What is around them is compiled as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mlirfuse.frontend.torch.fx import layouts
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("opaque(str name, Tensor[] tensors) -> Tensor")
-_library.define("opaque_gradients(str name, Tensor[] tensors, Tensor gradient, bool[] needed) -> Tensor[]")
+_library.define("opaque_gradients(str name, Tensor[] tensors, Tensor out, Tensor gradient, bool[] needed) -> Tensor[]")
 
 
 _rewritten: set[str] = set()  # names of ops
@@ -49,8 +50,6 @@ def _given(node: Node) -> list[Any] | None:
     schema = getattr(target, "_schema", None)
     if node.op != "call_function" or schema is None or private.is_builtin(target) or not private.has_autograd(target):
         return None
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        return None  # a second forward would draw other numbers
     tensors = [argument.name for argument in schema.arguments if str(argument.type) == "Tensor"]
     if len(tensors) < len(schema.arguments) or schema.is_mutable or [str(r.type) for r in schema.returns] != ["Tensor"]:
         return None
@@ -72,13 +71,15 @@ class _Opaque(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.name = name
-        ctx.save_for_backward(*tensors)
-        return _op(name)(*tensors)
+        out = _op(name)(*tensors)
+        ctx.save_for_backward(*tensors, out)
+        return out
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         needed = list(ctx.needs_input_grad[1:])
-        found = iter(torch.ops.mlirfuse.opaque_gradients(ctx.name, list(ctx.saved_tensors), gradient, needed))
+        *tensors, out = ctx.saved_tensors
+        found = iter(torch.ops.mlirfuse.opaque_gradients(ctx.name, tensors, out, gradient, needed))
         return None, *(next(found) if need else None for need in needed)
 
 
@@ -86,14 +87,25 @@ def _opaque(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return _Opaque.apply(name, *tensors)
 
 
-def _gradients(name: str, tensors: Sequence[torch.Tensor], gradient: torch.Tensor,
+def _gradients(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor, gradient: torch.Tensor,
                needed: Sequence[bool]) -> list[torch.Tensor]:  # fmt: skip
+    op = _op(name)
     with private.above_autograd(), torch.enable_grad():
         leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed)]
         wanted = [x for x, need in zip(leaves, needed) if need]
-        found = torch.autograd.grad(_op(name)(*leaves), wanted, gradient, allow_unused=True)
-    results = [x.new_zeros(x.shape) if g is None else g.contiguous() for x, g in zip(wanted, found)]
-    return _apart(results, [*tensors, gradient])
+        with private.computed(op, out):
+            again = op(*leaves)
+        found = torch.autograd.grad(again, wanted, gradient, allow_unused=True)
+    results = [_in_order(g, x) for x, g in zip(wanted, found)]
+    return _apart(results, [*tensors, out, gradient])
+
+
+def _in_order(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """The gradient of ``x`` in the memory order that :func:`_like` has told."""
+    if gradient is None:
+        return torch.zeros_like(x)
+    like = torch.empty_like(x, device="meta")
+    return gradient if gradient.stride() == like.stride() else torch.empty_like(x).copy_(gradient)
 
 
 def _apart(results: list[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -107,9 +119,9 @@ def _apart(results: list[torch.Tensor], others: Sequence[torch.Tensor]) -> list[
     return apart
 
 
-def _like(name: str, tensors: Sequence[torch.Tensor], gradient: torch.Tensor,
+def _like(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor, gradient: torch.Tensor,
           needed: Sequence[bool]) -> list[torch.Tensor]:  # fmt: skip
-    return [x.new_empty(x.shape) for x, need in zip(tensors, needed) if need]
+    return [torch.empty_like(x) for x, need in zip(tensors, needed) if need]
 
 
 _library.impl("opaque", _opaque, "CompositeImplicitAutograd")
