@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirfuse.analysis.axes import Axes, Axis, equal_ends
+from mlirfuse.analysis.result_slices import ResultSlice, sliced_results
 from mlirfuse.core.errors import CompileError
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
@@ -47,6 +48,7 @@ class Analysis:
     results: dict[Value, tuple[Size, ...]] = field(
         default_factory=dict
     )  # those that are outputs too, with their strides as outputs
+    inside: dict[Value, ResultSlice] = field(default_factory=dict)  # outputs that are stored as parts of others
     _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)
@@ -55,6 +57,15 @@ class Analysis:
     @property
     def domain(self) -> list[Axis]:
         return self.kept + self.reduced
+
+    @property
+    def written(self) -> list[Value]:
+        """The tensors that outputs are stored in: themselves, or those that they are parts of."""
+        return list(dict.fromkeys(map(self.whole, self.outputs)))
+
+    def whole(self, value: Value) -> Value:
+        """Return the tensor that ``value`` is stored in: itself, or the one that it is a part of."""
+        return self.inside[value].whole if value in self.inside else value
 
     @property
     def reduces(self) -> bool:
@@ -237,16 +248,20 @@ def analyze(
 ) -> Analysis:
     """Analyze one segment. ``layouts``: the strides of values in memory; others are contiguous. ``hint``: the sizes of
     one call, for the order of axes; ``around``: the axes of the program that the segment is from."""
-    axes = Axes(program, around)
+
+    def strides_of(value: Value) -> tuple[Size, ...]:
+        layout = layouts.get(value)
+        found = layout.strides if layout else sz.contiguous_strides(value.shape)
+        return tuple(0 if n == 1 else s for n, s in zip(value.shape, found))
+
+    split = sliced_results(program, outputs, strides_of, hint, around)
+    program, outputs, axes, inside = split or (program, outputs, Axes(program, around), {})
     created = {v for op in program for v in op.results}
     read = list(dict.fromkeys(v for op in program for v in op.operands if v not in created))
     inputs = [v for v in read if v not in scalars]
     inputs.extend(value for value in outputs if value not in created)
-    strides = {}
-    for value in inputs + outputs:
-        layout = layouts.get(value)
-        strides[value] = layout.strides if layout else sz.contiguous_strides(value.shape)
-        strides[value] = tuple(0 if n == 1 else s for n, s in zip(value.shape, strides[value]))
+    strides = {value: strides_of(value) for value in inputs + outputs}
+    strides |= {value: part.strides for value, part in inside.items()}
     _adopt_reshapes(program, [v for v in inputs if v not in outputs], strides, axes)
     partials = [op for op in program if op.row.kind == "partial"]
     finishing = following(program, partials)
@@ -288,6 +303,7 @@ def analyze(
         scans,
         scatter_add,
         product,
+        inside=inside,
     )
     for value in outputs:
         if value.op in partials or value.op in finishing or value.op is scatter_add is not None:

@@ -91,7 +91,9 @@ def stage(
     returned = analysis.results | {
         v: analysis.strides[v] for v in passed_on - analysis.passed_on if v in analysis.outputs
     }
-    return replace(found, passed_on=everything, results={v: returned[v] for v in outputs if v in returned})
+    inside = {v: analysis.inside[v] for v in outputs if v in analysis.inside}
+    results = {v: returned[v] for v in outputs if v in returned}
+    return replace(found, passed_on=everything, inside=inside, results=results)
 
 
 def live(ops: list[Op], outputs: list[Value], known: AbstractSet[Value]) -> list[Op]:

@@ -57,7 +57,8 @@ class GpuChoice:
 
     def _check(self, kind: ExportSpecialization, path: Path, params: tuple, alignments: dict[Value, int]) -> None:
         program = kind.program
-        checked, env = program.aligned(alignments), kind.env(path.number)
+        env = kind.env(path.number)
+        checked = program.aligned(alignments, env)
         for step, choice in zip(program.steps, params):
             self.target.schedulers.check(step.analysis, choice, SizedCall(env, checked, self.target.properties))
 

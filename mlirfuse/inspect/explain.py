@@ -254,7 +254,7 @@ def _explain(lowered) -> Explanation:
             launched[segment] = set(ops)
             launches = [Launch(k.name, threads_text(k, env)) for k in created]
             read = [here.get(v, v) for v in dict.fromkeys(analysis.inputs + analysis.scalars)]
-            stored = [here.get(v, v) for v in analysis.outputs]
+            stored = [here.get(v, v) for v in analysis.written]
             reads, writes = ({names.of(v): names.type(v) for v in values} for values in (read, stored))
             kernel(segment, ops, launches, reads, writes, traffic.of_step(step, env), choice, program.within(step))
     aliases = {value: view for program in code for value, view in program.program.views.items()}

@@ -36,6 +36,8 @@ class Slots:
     functions: dict[str, int] = field(default_factory=dict)
     # For results written into a window of an argument: bytes from the argument's first element to the result's.
     starts: dict[Value, Size] = field(default_factory=dict)
+    # For values stored as parts of a result: the result, and the elements from its first to theirs.
+    inside: dict[Value, tuple[Value, Size]] = field(default_factory=dict)
     workspace: int = 0  # the workspace's slot in ptrs
     # Slots that earlier kernels of the call write: with overlapping launches their loads are not invariant.
     written: frozenset = frozenset()
@@ -72,7 +74,10 @@ class Slots:
         return self.temporaries[key]
 
     def place(self, value: Value) -> tuple[str, int]:
-        """The location of a tensor: ("pointer", slot) or ("temporary", slot of its offset)."""
+        """The location of a tensor, or of the result that it is a part of: ("pointer", slot) or ("temporary", slot of
+        its offset)."""
+        if value in self.inside:
+            return self.place(self.inside[value][0])
         if value in self.pointers:
             return "pointer", self.pointers[value]
         return "temporary", self.temporary(value, sz.mul(value.numel, value.dtype.bytes))
@@ -119,6 +124,11 @@ class CpuArguments:
 
     def place(self, value: Value) -> str:
         """The pointer to a tensor."""
+        if value in self.slots.inside:
+            whole, start = self.slots.inside[value]
+            return (
+                self.place(whole) if start == 0 else self._inside(self.place(whole), sz.mul(start, whole.dtype.bytes))
+            )
         kind, slot = self.slots.place(value)
         if value in self.slots.starts:
             return self._inside(self._load("ptrs", slot, "!llvm.ptr"), self.slots.starts[value])
@@ -176,8 +186,21 @@ class GpuArguments:
 
     def place(self, value: Value) -> str:
         """The pointer to a tensor."""
+        if value in self.slots.inside:
+            whole, start = self.slots.inside[value]
+            return self.place(whole) if start == 0 else self._inside(self.place(whole), start, whole.dtype)
         kind, slot = self.slots.place(value)
         return self._parameter(kind, slot, "!llvm.ptr<1>")
+
+    def _inside(self, base: str, start: Size, dtype: dt.DType) -> str:
+        """The pointer ``start`` elements after ``base``."""
+        name = self.e.fresh()
+        constant = isinstance(start, int) and start < 1 << 31
+        at, typed = (start, "") if constant else (self.size(start), f", {self.index.signless}")
+        self.e.entry.append(
+            f"  {name} = llvm.getelementptr {base}[{at}] : (!llvm.ptr<1>{typed}) -> !llvm.ptr<1>, {dtype.memory}"
+        )
+        return name
 
     def tensor_map(
         self, value: Value, dtype: dt.DType, extents: tuple[Size, Size], pitch: Size, box: tuple[int, int]

@@ -118,10 +118,11 @@ class TunedCall:
         schedules of all steps. Returns one :class:`Tuned` per segment, and the best parameters."""
         program, target, env, alignments = self.program, self.target, self.env, self.alignments
         chosen, out, timer = list(program.parameters(env, alignments)), [], self.timer()
+        call_of_sizes = SizedCall(env, program.aligned(alignments, env), target.properties)
         try:
             for at, step in enumerate(program.steps):
                 result = Tuned(step.segment.scheduler, chosen[at], {}, target.schedulers)
-                found = target.schedulers.candidates(step.analysis, SizedCall(env, alignments, target.properties))
+                found = target.schedulers.candidates(step.analysis, call_of_sizes)
                 calls = {}
                 for params in dict.fromkeys([chosen[at], *itertools.islice(found, limit), *(o[at] for o in others)]):
                     call = self.with_schedules((*chosen[:at], params, *chosen[at + 1 :]))

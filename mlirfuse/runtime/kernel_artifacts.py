@@ -101,6 +101,7 @@ def _of_graph(slots: Slots) -> Slots:
     }
     return replace(
         slots,
+        inside={},
         temporaries={names[key]: slot for key, slot in slots.temporaries.items()},
         temporary_bytes={names[key]: nbytes for key, nbytes in slots.temporary_bytes.items()},
         ints={(kind, names[what] if kind == "offset" else what): slot for (kind, what), slot in slots.ints.items()},

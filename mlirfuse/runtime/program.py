@@ -124,7 +124,7 @@ class Program(SegmentedProgram):
             self.tuned_before = self.target.name == "cuda" and tuned_schedules.any_stored()
             if not self.tuned and not self.tuned_before:
                 return None
-        alignments = self.aligned(alignments)
+        alignments = self.aligned(alignments, env)
         key = self.call_key(env, alignments)
         if key not in self.tuned:
             self.tuned[key] = tuned_schedules.load(self, env, alignments)

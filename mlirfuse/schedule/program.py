@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mlirfuse.analysis import in_place, traffic
 from mlirfuse.analysis import phases as an
 from mlirfuse.analysis.axes import Axes
+from mlirfuse.analysis.result_slices import alignment_of
 from mlirfuse.core import old_names
 from mlirfuse.core.errors import CompileError, ScheduleError
 from mlirfuse.dialects import fusion
@@ -42,7 +43,7 @@ class Step:
 def _reductions_first(steps: list[Step]) -> list[Step]:
     """``steps`` in a topological order that runs reductions before independent steps: those hide the tail of a
     reduction's small last kernel."""
-    created_by = {v: step for step in steps for v in step.analysis.outputs}
+    created_by = {v: step for step in steps for v in step.analysis.written}
     left = list(steps)
     out: list[Step] = []
     while left:
@@ -118,6 +119,7 @@ class SegmentedProgram:
         if self._overwrite_donated() | self._write_late():
             self.steps = self._steps(hint)
         self.outputs = list(dict.fromkeys(graph.returns))
+        self.inside = {v: part for step in self.steps for v, part in step.analysis.inside.items()}
         self.launches = self._group_launches()
         # Some schedule was set by the user or by fusion-choose.
         self.decided = any(step.segment.schedule for step in self.steps)
@@ -189,7 +191,7 @@ class SegmentedProgram:
         written: dict[Value, int] = {}  # the first level that may read or write this buffer
         for step in self.steps:
             reads = {buffer.get(v, v) for v in step.analysis.inputs}
-            writes = {buffer.get(v, v) for v in step.analysis.outputs}
+            writes = {buffer.get(v, v) for v in step.analysis.written}
             before = [written.get(v, 0) for v in reads | writes] + [read.get(v, 0) for v in writes]
             levels[step] = level = max(before, default=0)
             read |= {v: max(level + 1, read.get(v, 0)) for v in reads}
@@ -289,16 +291,18 @@ class SegmentedProgram:
         """The segmented graph as MLIR text, independent of the larger graph that contains it."""
         return fusion.to_text(self.graph, numbers=False)
 
-    def aligned(self, alignments: dict[Value, int]) -> dict[Value, int]:
-        """``alignments`` (bytes of each argument's address), extended by those of results written over arguments."""
+    def aligned(self, alignments: dict[Value, int], env: dict[str, int]) -> dict[Value, int]:
+        """``alignments`` (bytes of each argument's address), extended by those of results written over arguments, and
+        of results stored as parts of others in a call with the sizes ``env``."""
         graph = self.graph
-        if not graph.aliases:
+        if not graph.aliases and not self.inside:
             return alignments
-        return alignments | {
+        alignments = alignments | {
             graph.returns[k]: alignments[graph.args[a]] if k not in graph.windows else graph.args[a].dtype.bytes
             for k, a in graph.aliases.items()
             if graph.args[a] in alignments
         }
+        return alignments | {v: alignment_of(part, alignments, env) for v, part in self.inside.items()}
 
     def write_schedules(self, params: tuple, segments: Mapping[Segment, Segment] | None = None) -> None:
         """Set the complete schedule of each step on its segment. ``params`` are those of the target's ``parameters``;
@@ -309,7 +313,7 @@ class SegmentedProgram:
 
     def slots(self) -> Slots:
         """The pointer slots of arguments, outputs and the workspace of one compiled program."""
-        slots = Slots()
+        slots = Slots(inside={v: (part.whole, part.start) for v, part in self.inside.items()})
         for k in self.pointer_args:
             slots.pointers[self.graph.args[k]] = len(slots.pointers)
         for k, argument in self.graph.aliases.items():
@@ -330,7 +334,7 @@ class SegmentedProgram:
         scheduler's own buffer lives for its step."""
         spans: dict[object, tuple[int, int]] = {}
         for at, step in ((numbers.start, self.steps[number]) for numbers in self.launches for number in numbers):
-            for value in step.analysis.inputs + step.analysis.outputs:
+            for value in step.analysis.inputs + step.analysis.written:
                 first, _ = spans.get(value, (at, at))
                 spans[value] = first, at
             for key in slots.temporaries:

@@ -45,7 +45,7 @@ class Scheduled(ABC):
     def parameters(self, program: SegmentedProgram, env: dict[str, int], alignments: dict[Value, int]) -> tuple:
         """The schedule of each step for these sizes: the one set on its segment, else the heuristic's choice.
         ``alignments`` has the bytes that each argument's address is a multiple of. Raises :class:`ScheduleError`."""
-        aligned = program.aligned(alignments)
+        aligned = program.aligned(alignments, env)
         if program.decided:
             return self.read(program, [step.segment.schedule for step in program.steps], env, aligned)
         out: list[Any] = []

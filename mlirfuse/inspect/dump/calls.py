@@ -80,7 +80,7 @@ class Watch(OneByOne):
         rows = []
         for what, values in (("in", analysis.inputs), ("out", analysis.outputs)):
             for value in values:
-                kind, slot = slots.place(value)
+                kind, slot = slots.place(analysis.whole(value))
                 address = (
                     f"{pointers[slot] or 0:#x}"
                     if kind == "pointer"

@@ -78,6 +78,7 @@ class _AccessFunctions:
             unmapped = domain.issuperset(axes)  # then pinned axes are loops of their own
             along = analysis.axis_stride(value, lane) if lane else 0
             steps = [analysis.axis_stride(value, a) for a in (ends if unmapped else axes)]
+            start = analysis.inside[value].start if value in analysis.inside else 0
             others = [s for s in dict.fromkeys(steps) if s not in (0, 1)]
             stepped = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in others]
             for n, across in boundaries:
@@ -94,8 +95,8 @@ class _AccessFunctions:
             elif not isinstance(along, int):
                 wanted.append(f"_limit{at} // {nbytes} if {along} == 1 else 1")
             moves = [(n, abs(s) if isinstance(s, int) else f"abs({s})") for n, s in zip(value.shape, strides)]
-            offsets.append("+".join(f"({n}-1)*{s}" for n, s in moves) or 0)
-            numbers += [along, *steps, *value.shape, *strides]
+            offsets.append("+".join([str(start), *(f"({n}-1)*{s}" for n, s in moves)]))
+            numbers += [along, start, *steps, *value.shape, *strides]
         lines.append(f"_divided = {_ored([extent, 8, *cuts])}")
         lines.append(f"_lanes = max({sz.serialized(wanted)}) | _divided")
         narrow = f"max({sz.serialized(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
