@@ -34,16 +34,27 @@ def _error_state() -> tuple[contextvars.ContextVar, Any] | None:
 _ERROR_STATE = _error_state()
 
 
+def silencing() -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return two functions: one turns NumPy's floating-point warnings off, the other, of what that returned, on again.
+    They take a quarter of the time of ``np.errstate``, which creates a new state at each call."""
+    if _ERROR_STATE is not None:
+        state, silent = _ERROR_STATE
+        return functools.partial(state.set, silent), state.reset
+
+    def enter() -> np.errstate:
+        ignored = np.errstate(all="ignore")
+        ignored.__enter__()
+        return ignored
+
+    return enter, lambda ignored: ignored.__exit__(None, None, None)
+
+
 def quiet(function: Callable) -> Callable:
-    """Return ``function``, of one argument, without NumPy's floating-point warnings. Takes a quarter of the time of
-    ``np.errstate``, which creates a new state at each call."""
-    if _ERROR_STATE is None:
-        return np.errstate(all="ignore")(function)
-    state, silent = _ERROR_STATE
-    enter, leave = state.set, state.reset
+    """Return ``function``, of one argument, without NumPy's floating-point warnings."""
+    enter, leave = silencing()
 
     def called(given):
-        token = enter(silent)
+        token = enter()
         try:
             return function(given)
         finally:

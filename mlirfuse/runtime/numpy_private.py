@@ -39,6 +39,7 @@ numeric_name = _use("numpy._core.numeric", "__name__", "NumPy's functions that c
 _UMATH, _SLOWER = "numpy._core.umath", "extern ops run by way of np.errstate, which is slower"
 error_state = _use(_UMATH, "_extobj_contextvar", _SLOWER)  # the context variable of floating-point errors
 make_error_state = _use(_UMATH, "_make_extobj", _SLOWER)
+linear_algebra = _use("numpy.linalg", "_umath_linalg", "np.linalg's functions run by way of NumPy's Python code")
 GENERATORS = "numpy.random._generator"  # a module that NumPy loads at its first use
 
 

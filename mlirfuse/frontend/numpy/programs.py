@@ -3,7 +3,7 @@ parts compile as it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +25,10 @@ class PythonProgram(Protocol):
     def run(self, leaves: list) -> Any:
         """The result of a call."""
 
+    def runner(self, leaves: Sequence) -> Callable[[list], Any]:
+        """Return the function of the leaves that runs calls with the signature of these."""
+        return self.run
+
     def check(self, env: dict[str, int]) -> None:
         """Check nothing: the program's parts check their own sizes."""
         return
@@ -44,7 +48,7 @@ class ProgramSpecialization(Specialization):
     def record_or_result(self, leaves: Sequence, env: dict[str, int]) -> Any:
         device, proto = result_placement(leaves, None)
         outputs = [("arg", k) for k in range(len(leaves))]
-        return _native.Record(0, [], [], [], outputs, 0, device, self.program.run, self.program, proto)
+        return _native.Record(0, [], [], [], outputs, 0, device, self.program.runner(leaves), self.program, proto)
 
 
 def specialization_of(call: Call, name: str, program: PythonProgram) -> ProgramSpecialization:

@@ -326,9 +326,10 @@ class GraphBreaks(Strategy):
         """A program without steps yet. ``run_eagerly``: runs what it cannot, given the reason."""
         from mlirfuse.frontend.numpy.graph_breaks import program  # lazy: a function without graph breaks needs none
 
-        owner = self.owner
+        owner, entry = self.owner, self.entry
+        takes_leaves = run_eagerly is None and entry.only_leaves and owner.eager.outlined is None
         return program.GraphBreakProgram(
-            owner.fn, self.entry.tree, run_eagerly or self.entry.eagerly_of, owner._watch_scope
+            owner.fn, entry.tree, run_eagerly or entry.eagerly_of, owner._watch_scope, takes_leaves
         )
 
     def specialize(self, call: FunctionCall) -> Specialization:

@@ -18,7 +18,7 @@ from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Graph
 from mlirfuse.ir.ops.attributes import sizes_in
 from mlirfuse.passes import pipelines
-from mlirfuse.runtime import arrays, op_by_op, placement, storage_views
+from mlirfuse.runtime import arrays, linear_algebra, op_by_op, placement, storage_views
 from mlirfuse.runtime.executor import Executor, NoElements
 from mlirfuse.runtime.signature import ArgSpec, key_of, layout_of
 from mlirfuse.runtime.size_cache import SizeCache
@@ -268,6 +268,7 @@ class Call(Step):
 
     def __post_init__(self) -> None:
         positional, keyword = self.arguments.children
+        self._function = linear_algebra.direct(self.function)
         self._flat = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
         self._count, self._names = len(positional.children), keyword.keys or ()
         self._readers = list(map(reader, self.leaves))
@@ -285,7 +286,7 @@ class Call(Step):
         for slot in self.written:
             state.writes(slot)
         try:
-            result = self.function(*args, **kwargs)
+            result = self._function(*args, **kwargs)
         except Exception as error:
             state.created.append(error)
             return "raised", type(error), str(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ from mlirfuse.frontend.numpy.loops.values import (
 )
 from mlirfuse.frontend.numpy.loops.words import array_of, number, put_number
 from mlirfuse.ir import dtypes as dt
-from mlirfuse.runtime import extern_ops
+from mlirfuse.runtime import extern_ops, linear_algebra
 
 _LINALG = "solve inv eigh eigvalsh svd qr cholesky det slogdet pinv lstsq matrix_power matrix_rank cond norm multi_dot"
 _NUMPY = (
@@ -72,8 +73,15 @@ class Extern:
     def __init__(self, function: Callable, args: Sequence, keywords: dict[str, Any], generator: str = ""):
         self.function, self.generator = function, generator
         self.operands: list[Array | Number] = []
-        self._args = [self._structure(arg) for arg in args]
-        self._keywords = {name: self._structure(value) for name, value in keywords.items()}
+        enter, leave = extern_ops.silencing()
+        self._scope: dict[str, Any] = {
+            "block_at": _block_at, "array_of": array_of, "number": number, "float64": np.float64, "enter": enter,
+            "leave": leave, "leaves_of": _leaves_of, "layout": _native.array_layout, "put_number": put_number,
+            "function": linear_algebra.direct(function), "array": _checked_array, "checked": _checked,
+        }  # fmt: skip
+        given = [self._argument(arg) for arg in args]
+        given += [f"{name}={self._argument(value)}" for name, value in keywords.items()]
+        self._called = f"function({', '.join(given)})"
         self._kinds = [v.type for v in self.operands]
         self.results, self.leaves = _types(self._sampled(2))
         self._check_ranks()
@@ -83,26 +91,25 @@ class Extern:
         self._operands_at, self._at = _places(self._kinds, 0)
         self._results_at, self.words = _places(self.leaves, self._at)
         self.variables = 0  # number of the loop's variables that are arrays
-        self._call = extern_ops.quiet(self._called)
 
-    def _structure(self, found: Any) -> Callable[[Sequence], Any]:
-        """A function from the operands' values to the argument."""
+    def _constant(self, value: Any) -> str:
+        name = f"k{len(self._scope)}"
+        self._scope[name] = value
+        return name
+
+    def _argument(self, found: Any) -> str:
+        """The expression of an argument; ``a0`` is the first operand."""
         if isinstance(found, Static):
-            return lambda given: found.value
+            return self._constant(found.value)
         if isinstance(found, Number) and found.known is not None:
-            value = found.known if found.type.python else found.dtype.numpy.type(found.known)
-            return lambda given: value
+            return self._constant(found.known if found.type.python else found.dtype.numpy.type(found.known))
         if isinstance(found, Tuple):
-            items, kind = [self._structure(item) for item in found.items], list if found.is_list else tuple
-            return lambda given: kind([item(given) for item in items])
+            items = "".join(f"{self._argument(item)}, " for item in found.items)
+            return f"[{items}]" if found.is_list else f"({items})"
         one_type = isinstance(found, (Array, Number)) and getattr(found, "other", None) is None
         require(one_type, "an argument that is neither an array nor a number")
         self.operands.append(found)
-        k = len(self.operands) - 1
-        return lambda given: given[k]
-
-    def _called(self, given: Sequence) -> Any:
-        return self.function(*[arg(given) for arg in self._args], **{k: v(given) for k, v in self._keywords.items()})
+        return f"a{len(self.operands) - 1}"
 
     def _check_ranks(self) -> None:
         """Raises NotOutlinable where the results' types depend on extents, as a cross product's and a covariance's do:
@@ -117,18 +124,17 @@ class Extern:
 
     def _sampled(self, extent: int) -> Any:
         """The results for sample arguments whose axes have this extent."""
-        kept, owner = self.function, getattr(self.function, "__self__", None)
+        function, owner = self.function, getattr(self.function, "__self__", None)
         if is_generator(owner):  # whose state must not advance
             created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
-            self.function = getattr(created, self.function.__name__)
+            function = getattr(created, function.__name__)
+        samples = {f"a{k}": _sample(kind, extent) for k, kind in enumerate(self._kinds)}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return self._called([_sample(kind, extent) for kind in self._kinds])
+                return eval(self._called, self._scope | samples | {"function": function})
         except Exception as error:
-            raise NotOutlinable(f"the function {_name(kept)} ({type(error).__name__} for a sample)") from None
-        finally:
-            self.function = kept
+            raise NotOutlinable(f"the function {_name(self.function)} ({type(error).__name__} for a sample)") from None
 
     # ---- at run time
 
@@ -137,48 +143,65 @@ class Extern:
         if not self.generator:
             return self
         created = copy.copy(self)
-        created.function = getattr(variables[self.generator], self.function.__name__)
-        created._call = extern_ops.quiet(created._called)
+        method = getattr(variables[self.generator], self.function.__name__)
+        created.compute = types.FunctionType(self.compute.__code__, self._scope | {"function": method})
         return created
 
-    def compute(self, place: int) -> list[tuple[int, np.ndarray]]:
-        """Computes the results for the operands in the words at ``place``, and writes their words there. Returns the
-        arrays among them with their addresses."""
-        words, floats = _block_at(place, self.words)
-        found = self._call(self._given(words[:], floats))
-        values = trees.flatten_result(tuple(found) if isinstance(found, tuple) else found)[0]  # named ones take longer
-        created = []
-        for value, (first, end, kind) in zip(values, self._results_at, strict=True):
-            if kind.__class__ is not ArrayType:
-                if type_of(value) != kind:
-                    raise _other_type(value, kind)
-                put_number(words, first, value, kind.dtype)
+    @functools.cached_property
+    def compute(self) -> Callable[[int], list[tuple[int, np.ndarray]]]:
+        """A function that computes the results for the operands in the words at an address, and writes their words
+        there. It returns the arrays among them with their addresses."""
+        lines = [f"words, floats = block_at(place, {self.words})"]
+        lines += [f"a{k} = {self._operand(*where)}" for k, where in enumerate(self._operands_at)]
+        names = [f"r{k}" for k in range(len(self.leaves))]
+        whole = self.results == trees.LEAF
+        lines += ["token = enter()", "try:", f"    {'r0' if whole else 'found'} = {self._called}"]
+        lines += ["finally:", "    leave(token)"]
+        lines += [] if whole else [f"{''.join(f'{name}, ' for name in names)} = leaves_of(found)"]
+        created = ""
+        for name, (first, end, kind) in zip(names, self._results_at):
+            k = self._constant(kind)
+            if not isinstance(kind, ArrayType):
+                lines.append(f"put_number(words, {first}, checked({name}, {k}), {self._constant(kind.dtype)})")
                 continue
-            if value.__class__ is not np.ndarray or value.dtype != kind.dtype.numpy or value.ndim != kind.rank:
-                raise _other_type(value, kind)
-            if value.base is not None or not value.flags.c_contiguous:
-                value = value.copy()
-            layout = _native.array_layout(value)[0]
-            words[first:end] = layout
-            created.append((layout[0], value))
-        return created
+            lines += [f"{name} = array({name}, {k})", f"l{name} = layout({name})[0]", f"words[{first}:{end}] = l{name}"]
+            created += f"(l{name}[0], {name}), "
+        text = "def compute(place):\n" + "".join(f"    {line}\n" for line in [*lines, f"return [{created}]"])
+        exec(compile(text, "<extern op>", "exec"), self._scope)
+        return self._scope["compute"]
+
+    def _operand(self, first: int, end: int, kind: Any) -> str:
+        """The expression of an operand from its words."""
+        if isinstance(kind, ArrayType):
+            return f"array_of({self._constant(kind.dtype.numpy)}, *words[{first}:{end}])"
+        if kind.dtype is dt.f64:
+            return f"floats[{first}]" if kind.python else f"float64(floats[{first}])"
+        if kind.python and kind.dtype is dt.i64:
+            return f"words[{first}]"
+        return f"number(words, {first}, {self._constant(kind)})"
 
     def used(self, bases: int) -> list[int]:
         """The addresses of the memory that variables use, which begin at ``bases``."""
         return _block_at(bases, self.variables)[0][:]
 
-    def _given(self, words: list[int], floats: Any) -> list:
-        given: list[Any] = []
-        for first, end, kind in self._operands_at:
-            if kind.__class__ is ArrayType:
-                given.append(array_of(kind.dtype.numpy, *words[first:end]))
-            elif kind.dtype is dt.f64:
-                given.append(floats[first] if kind.python else np.float64(floats[first]))
-            elif kind.python and kind.dtype is dt.i64:
-                given.append(words[first])
-            else:
-                given.append(number(words, first, kind))
-        return given
+
+def _leaves_of(found: Any) -> list:
+    """The leaves of a function's result; named tuples take longer than others."""
+    return trees.flatten_result(tuple(found) if isinstance(found, tuple) else found)[0]
+
+
+def _checked(found: Any, kind: Any) -> Any:
+    """A number that a function gives, which has the type for which the loop was compiled."""
+    if type_of(found) != kind:
+        raise _other_type(found, kind)
+    return found
+
+
+def _checked_array(found: Any, kind: ArrayType) -> np.ndarray:
+    """An array that a function gives, row-major in memory of its own."""
+    if found.__class__ is not np.ndarray or found.dtype != kind.dtype.numpy or found.ndim != kind.rank:
+        raise _other_type(found, kind)
+    return found if found.base is None and found.flags.c_contiguous else found.copy()
 
 
 @functools.lru_cache(256)  # loops use the same memory again and again
