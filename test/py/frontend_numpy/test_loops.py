@@ -1095,8 +1095,60 @@ def test_checksum_in_a_type_of_numpy():
         return np.uint32(crc ^ np.uint32(0xFFFFFFFF))
 
     data = b"from tables to anything"
-    found, _ = check(crc32, np.frombuffer(data, np.uint8))
-    assert found == zlib.crc32(data)
+    for given in (np.frombuffer(data, np.uint8), data):
+        found, _ = check(crc32, given)
+        assert found == zlib.crc32(data)
+
+
+def doubled(data, at):
+    return 2 * data[at]
+
+
+@pytest.mark.parametrize("data", [b"", b"a", bytes(range(256)), b"\xff" * 1000], ids=len)
+def test_bytes(data):
+    """The bytes of a bytes object are Python's ints, in an inlined function too."""
+
+    def adler(data):
+        low, high = 1, 0
+        for k in range(len(data)):
+            low = (low + data[k]) % 65521
+            high = (high + low) % 65521
+        return high << 16 | low
+
+    def written(data, out, end):
+        for k, byte in enumerate(data):
+            out[k] = (byte << 8) - doubled(data, k) + data[-1]
+        for k in range(end):
+            out[0] += data[k]
+
+    found, _ = check(adler, data)
+    assert found == zlib.adler32(data)
+    for end in (len(data), len(data) + 1):  # the second raises an IndexError
+        check(written, data, np.zeros(len(data) + 1), end)
+
+
+def test_bytes_are_no_constants():
+    """One program for all bytes: a trace would hold for those of the call alone."""
+
+    def total(data):
+        found = 0
+        for byte in data:
+            found = found * 31 % 65521 + byte
+        return found
+
+    fused = mlirfuse.jit(total)
+    for k in range(20):
+        data = bytes(range(k, 2 * k + 1))
+        assert fused(data) == total(data)
+    assert "1 of 1 natively" in str(fused.explain(b"abc"))
+
+
+def test_slices_of_bytes_run_as_python():
+    def halves(data, out):
+        for k in range(2):
+            out[k] = len(data[k:])
+
+    check(halves, b"abcd", np.zeros(2), native=False)
 
 
 def test_one_compilation_for_all_trip_counts_and_sizes():

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 SIZE_BITS = 40  # extents and loop counters are below 2 ** 40
 
 
-def out_of_bounds(axis: int):
-    """A function that builds the IndexError for an index and an extent."""
+def out_of_bounds(axis: int | None):
+    """A function that builds the IndexError for an index and an extent. ``axis``: None for bytes."""
+    if axis is None:
+        return lambda index, size: IndexError("index out of range")
     return lambda index, size: IndexError(f"index {index} is out of bounds for axis {axis} with size {size}")
 
 
-def position(e: Code, index: Val, extent: Val, axis: int, checked: bool) -> Val:
+def position(e: Code, index: Val, extent: Val, axis: int | None, checked: bool) -> Val:
     """An index with negative values wrapped; raises an IndexError out of range. Without ``checked`` it is known to be
-    in range and not negative."""
+    in range and not negative. ``axis``: None for bytes."""
     known = e.known(index)
     if not checked:
         return index

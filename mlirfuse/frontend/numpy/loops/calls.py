@@ -58,9 +58,9 @@ MISSED = Missed()
 
 @dataclass
 class Given:
-    """What a loop is called with: ``values`` by name, the ``layouts`` of arrays by their paths (``a``, in a tuple
-    ``t[0]``), the groups of paths whose arrays may be ``shared`` memory, and the names of ``ints`` that the loop does
-    not assign."""
+    """What a loop is called with: ``values`` by name, the ``layouts`` of arrays and of bytes by their paths (``a``, in
+    a tuple ``t[0]``), the groups of paths whose arrays may be ``shared`` memory, and the names of ``ints`` that the
+    loop does not assign."""
 
     values: dict[str, Any]
     layouts: dict[str, tuple]
@@ -78,6 +78,8 @@ class Given:
                 layouts[path] = _native.array_layout(value)
                 if layouts[path][3] < _ALIGNED:
                     return None
+            elif type(value) is bytes and path.isidentifier() and path not in changed:
+                layouts[path] = _native.array_layout(bytes_of(value))
         ints = [name for name, value in values.items() if type(value) is int and name not in changed]
         return Given(values, layouts, overlaps(layouts), ints)
 
@@ -94,6 +96,9 @@ def _leaves(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield from _leaves((f"{path}[{k}]", item) for k, item in enumerate(value))
         else:
             yield path, value
+
+
+bytes_of = functools.partial(np.frombuffer, dtype=np.uint8)
 
 
 def overlaps(layouts: dict[str, tuple]) -> tuple:
@@ -126,7 +131,7 @@ class CallWriter:
             "layout": _native.array_layout, "addressof": ctypes.addressof, "thread": callbacks.running,
             "unpack": words.unpack, "as_type": words.as_type, "content_of": content_of,
             "attribute_data": attribute_data, "overlaps": overlaps, "table_of": table_of, "append": callbacks.append,
-            "bytes_of": functools.partial(np.frombuffer, dtype=np.uint8), "defaults_of": _defaults_of,
+            "bytes_of": bytes_of, "defaults_of": _defaults_of,
         }  # fmt: skip
         self.lines: list[str] = []
         self.local: dict[str, str] = {}  # by name: the variable of its value
@@ -198,6 +203,10 @@ class CallWriter:
             small = f"-{SMALL} < {x} < {SMALL}"
             size = f"not {small}" if -SMALL < value < SMALL else f"{small} or not -{LARGE} < {x} < {LARGE}"
             self.miss_if(f"type({x}) is not int or {size}")
+        elif kind is bytes and path in self.places:
+            p = self.places[path]
+            self.miss_if(f"type({x}) is not {self.constant(bytes)}")
+            self.lines.append(f"{p}w, {p}a, {p}b, {p}f = layout(bytes_of({x}))")
         elif kind in (float, bool, complex) or isinstance(value, np.generic) or self.loop.goes_by_type(path, value):
             self.miss_if(f"type({x}) is not {self.constant(kind)}")
         elif kind is str:

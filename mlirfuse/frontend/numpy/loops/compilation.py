@@ -17,6 +17,8 @@ from mlirfuse.frontend.numpy.loops.externs import Extern
 from mlirfuse.frontend.numpy.loops.statements import Statements
 from mlirfuse.frontend.numpy.loops.values import (
     Array,
+    ArrayType,
+    Bytes,
     Copied,
     NotOutlinable,
     Number,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mlirfuse.frontend.numpy.loops.kernel import Loop
 
 _ROOM = 512  # words at the end of the argument block, an arena for small arrays
+_BYTES = ArrayType(dt.u8, 1, True)  # the type of the array of a bytes object
 _MOST_PASSES = 12  # until the variables' types are found
 
 
@@ -71,7 +74,8 @@ def compiled(loop: Loop, given: Given, pattern: tuple | None) -> Compiled:
     names: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            inputs.append((name, type_of(value)))
+            is_bytes = type(value) is bytes and name in given.layouts
+            inputs.append((name, _BYTES if is_bytes else type_of(value)))
         except NotOutlinable:
             names[name] = value
     roots: dict[str, frozenset] = {path: frozenset(group) for group in given.shared for path in group}
@@ -111,8 +115,11 @@ def _write(writer: Statements, loop: Loop, inputs: list, known: dict[str, tuple]
         found, at = _incoming(writer, name, kind, at, known)
         given.append((name, found))
     for name, found in given:
-        writer.assign(name, found)
-    for name, _ in given:
+        if isinstance(found, Bytes):
+            writer.statics[name] = found
+        else:
+            writer.assign(name, found)
+    for name in [name for name, _ in given if name in writer.variables]:
         e.store(e.const(False, dt.bool_), writer.variables[name].assigned)
     writer.body([loop.node])
     left, end = writer.left
@@ -161,4 +168,5 @@ def _incoming(writer: Statements, path: str, kind: Any, at: int, known: dict[str
         sizes[-1] = e.const(kind.dtype.bytes, dt.i64)
     shape, strides = sizes[: kind.rank], sizes[kind.rank :]
     roots = writer.roots.get(path, frozenset([path]))
-    return Array(kind.dtype, pointer, shape, strides, kind.inner, roots, e.zero), at + words_of(kind)
+    array = Array(kind.dtype, pointer, shape, strides, kind.inner, roots, e.zero)
+    return Bytes(array) if kind is _BYTES else array, at + words_of(kind)

@@ -12,6 +12,7 @@ from mlirfuse.frontend.numpy.loops.live_ranges import split_body
 from mlirfuse.frontend.numpy.loops.values import (
     PY_INT,
     ArrayType,
+    Bytes,
     NotOutlinable,
     Number,
     Static,
@@ -287,7 +288,7 @@ class ControlFlow(Expressions):
         self.prefix = f"{self.prefix}{function.__name__}@{node.lineno}.{node.col_offset}."
         self.nesting = 0
         for name, value in given.items():
-            if isinstance(value, Static):
+            if isinstance(value, (Static, Bytes)):
                 self.statics[self.prefix + name] = value
             else:
                 self.statics.pop(self.prefix + name, None)

@@ -20,6 +20,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     PY_FLOAT,
     PY_INT,
     Array,
+    Bytes,
     Lazy,
     NotOutlinable,
     Number,
@@ -94,6 +95,7 @@ def axes_of(found: Any, rank: int) -> list[int]:
 def _len(c, found):
     if isinstance(found, Tuple):
         return c.constant(len(found.items))
+    found = found.array if isinstance(found, Bytes) else found
     require(isinstance(found, (Array, Lazy)) and found.shape, "len")
     return c.size(found.shape[0])
 

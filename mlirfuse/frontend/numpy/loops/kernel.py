@@ -83,7 +83,7 @@ class Loop:
                 self._latest = call
                 return found
             patterns = found.patterns or patterns
-        if any(type(variables.get(name)) is not np.ndarray for name in self.over):
+        if any(type(variables.get(name)) not in (np.ndarray, bytes) for name in self.over):
             return None
         given = Given.of(dict(self._given(variables)), self.changed)
         if given is None:

@@ -10,7 +10,17 @@ import numpy as np
 from mlirfuse.frontend.numpy.loops import arrays, functions
 from mlirfuse.frontend.numpy.loops.arrays import number
 from mlirfuse.frontend.numpy.loops.indices import Advanced, Basic, Masked, Selection, check_mask, true_at
-from mlirfuse.frontend.numpy.loops.values import Array, Lazy, NotOutlinable, Number, Static, Tuple, require
+from mlirfuse.frontend.numpy.loops.values import (
+    PY_INT,
+    Array,
+    Bytes,
+    Lazy,
+    NotOutlinable,
+    Number,
+    Static,
+    Tuple,
+    require,
+)
 from mlirfuse.frontend.numpy.loops.variables import Variables
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.lowering.emitter import Val
@@ -29,6 +39,8 @@ class Subscripts(Variables):
         found = self.value(node.value)
         if isinstance(found, Tuple):
             return self._of_tuple(found, node)
+        if isinstance(found, Bytes):
+            return self._of_bytes(found.array, node)
         if isinstance(found, Static) and (found.value is np.mgrid or found.value is np.ogrid):
             return self._grid(node, found.value is np.mgrid)
         array = self.array(found)
@@ -48,6 +60,13 @@ class Subscripts(Variables):
             return found.items[index.known]
         except IndexError:
             raise NotOutlinable("a tuple that is too short") from None
+
+    def _of_bytes(self, array: Array, node: ast.Subscript) -> Number:
+        require(not isinstance(node.slice, ast.Slice), "a slice of bytes")
+        index = self.integer(self.value(node.slice))
+        at = arrays.position(self.code, index, array.shape[0], None, (id(node), 0) not in self.unchecked)
+        byte = self.code.load(arrays.element_pointer(self.code, array, [at]), array.dtype, memory=True)
+        return Number(self.code.cast(byte, dt.i64), PY_INT, array.dtype.bits)
 
     def _items(self, node: ast.Subscript) -> list[ast.expr]:
         return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]

@@ -148,6 +148,13 @@ class Static:
 
 
 @dataclass
+class Bytes:
+    """A ``bytes`` object as an array of its bytes, which are Python ints."""
+
+    array: Array
+
+
+@dataclass
 class Method:
     """A method of an array or a number."""
 

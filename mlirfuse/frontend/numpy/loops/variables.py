@@ -17,6 +17,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     PYTHONS,
     Array,
     ArrayType,
+    Bytes,
     NotOutlinable,
     Number,
     NumberType,
@@ -84,7 +85,7 @@ class Variables:
     result: tuple[str, str] | None = None  # of the inlined function: its variable ("": none) and its end block
     scopes: list[Names] = field(default_factory=list)
     depends: dict[tuple, Dependency] = field(default_factory=dict)  # globals of inlined functions, as the code has them
-    statics: dict[str, Static] = field(default_factory=dict)  # parameters of inlined functions that are objects
+    statics: dict[str, Static | Bytes] = field(default_factory=dict)  # variables, and parameters, that are objects
 
     def __post_init__(self) -> None:
         e = self.code
