@@ -107,6 +107,7 @@ SHOWN = {
     "On a CPU, a call of NumPy arrays that meets": [
         "test_indices.py::test_numpy_runs_calls_with_an_index_out_of_range_again"
     ],
+    "An op whose values nothing reads": ["test_what_nothing_reads_raises_nothing"],
     "An index out of range on a CPU": ["test_torch_as_eager.py::test_indices"],
     "The sign of `torch.maximum": ["test_the_sign_of_a_maximum_of_zeros"],
     "The mean that `torch.var_mean`": ["test_a_mean_of_infinity_beside_a_variance"],
@@ -265,6 +266,18 @@ def test_where_torchs_own_tracing_differs(torch):
         except RuntimeError:
             continue
         assert eagers != ours, "eager and torch's tracing no longer differ"
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, i: x[i].sum(), lambda x, i: x.gather(0, i[None]), lambda x, i: x.clone().index_add_(0, i, x[:2]),
+    lambda x, i: i // (i * 0), lambda x, i: x[i].zero_(),
+])  # fmt: skip
+def test_what_nothing_reads_raises_nothing(torch, f):
+    x, i = torch.ones(3, 3), torch.tensor([0, 7])
+    torch._dynamo.reset()
+    with pytest.raises((IndexError, RuntimeError)):
+        f(x, i)
+    assert torch.compile(lambda x, i: (f(x, i), x + 1)[1], backend="mlirfuse")(x, i).sum() == 18
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
