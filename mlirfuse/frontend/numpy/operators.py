@@ -152,11 +152,12 @@ def _binary_method(ufunc, function, reflected: bool):
     def method(self, other):
         if ufunc is np.power and not reflected:
             kind, dtype = other.__class__, self._value.dtype
-            if kind is int and other == 2 and dtype is dt.bool_ and not self._scalar:
-                return call_ufunc(np.square, (self,))  # bool ** 2 is int8, bool to other powers int64
+            if kind is int and other == 2 and (dtype is dt.bool_ or dtype.kind == "c") and not self._scalar:
+                # bool ** 2 is int8, bool to other powers int64; np.power(z, 2) has no -0.0 of zeros
+                return call_ufunc(np.square, (self,))
             if kind is int and other == -1 and dtype.kind == "c" and not self._scalar:
                 return call_ufunc(np.reciprocal, (self,))  # np.power(z, -1) is NaN of infinite numbers
-            if kind is float and other == 0.5 and dtype is dt.f16:
+            if kind is float and other == 0.5 and (dtype is dt.f16 or (dtype.kind == "c" and not self._scalar)):
                 return call_ufunc(np.sqrt, (self,))  # np.power(x, 0.5) differs at -0.0 and -inf
         if other.__class__ not in _PLAIN and not (
             isinstance(other, (TracedArray, np.generic, np.ndarray, int, float, list, tuple)) or is_array(other)

@@ -52,7 +52,9 @@ def by_squaring(multiply: Callable[[Any, Any], Any], base: Any, exponent: int, o
     return result
 
 
-UNMULTIPLIED = (1, 2, 3)  # the exponents of NumPy's complex powers that do not begin with a product by 1
+# The exponents of NumPy's complex powers that do not begin with a product by 1, which leaves no -0.0 of a power of 0;
+# NumPy gives 0 for these, too.
+UNMULTIPLIED = (1, 2, 3)
 
 
 def name_of(function: Callable) -> str:

@@ -202,7 +202,7 @@ def _power(t, operands):
         (dtype, _, _) = resolve(np.power, (base, exponent))
     else:
         return None
-    if exponent == 0.5 and dtype.is_inexact and dtype is not dt.f16:  # as NumPy does, including -0.0 and -inf
+    if exponent == 0.5 and dtype.is_float and dtype is not dt.f16:  # as NumPy does, including -0.0 and -inf
         return wrap(t, t.emit("sqrt", value_of(t, base, dtype)))
     if dtype.is_integer and exponent < 0:
         fail(ValueError, "Integers to negative integer powers are not allowed.")
@@ -214,10 +214,14 @@ def _power(t, operands):
     if exponent not in (1, 2, 3, 4) and not exact:
         return None
     value = value_of(t, base, dtype)
-    one = t.builder.constant(1, dtype) if dtype.kind == "c" and exponent not in UNMULTIPLIED else None
+    multiplied = dtype.kind == "c" and exponent not in UNMULTIPLIED
+    one = t.builder.constant(1, dtype) if multiplied else None
     result = by_squaring(functools.partial(t.emit, "mul"), value, abs(int(exponent)), one)
     if exponent < 0:
         return wrap(t, _inverse_power(t, value, result))
+    if dtype.kind == "c" and not multiplied:
+        zero = t.builder.constant(0, dtype)
+        result = t.emit("where", t.emit("eq", value, zero), zero, result)
     return wrap(t, fresh(t, result) if result is value else result)
 
 

@@ -363,18 +363,27 @@ def _in_loop(power):
     return f
 
 
+def _in_a_native_loop(z):
+    out = np.empty((3, len(z)), z.dtype)
+    for k in range(len(z)):
+        out[0, k], out[1, k], out[2, k] = z[k] ** 1, z[k] ** 2, z[k] ** 3
+    return out
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 @pytest.mark.parametrize("f", [
-    np.reciprocal, lambda z: z**-1, lambda z: np.power(z, -1), lambda z: z**-1.0, lambda z: z**-2, lambda z: z**1,
-    lambda z: z**3, lambda z: z**4, lambda z: z**5,
+    _in_a_native_loop, np.reciprocal, lambda z: z**-1, lambda z: np.power(z, -1), lambda z: z**-1.0, lambda z: z**-2, lambda z: z**1,
+    lambda z: z**2, lambda z: z**3, lambda z: z**4, lambda z: z**5, lambda z: z**2.0, lambda z: z**0.5,
+    lambda z: np.power(z, 1), lambda z: np.power(z, 2), lambda z: np.power(z, 3), lambda z: np.power(z, 0.5),
+    lambda z: np.stack([z[1] ** 1, z[5] ** 2, z[1] ** 2]),
     *map(_in_loop, (lambda z: z**-1, lambda z: z**1, lambda z: z**2, lambda z: z**3, lambda z: z**4, lambda z: z**-2)),
 ])  # fmt: skip
-def test_powers_of_infinite_numbers(f, dtype):
-    parts = [np.inf, -np.inf, np.nan, 1.5, -2.0]
+@pytest.mark.parametrize("parts", [[np.inf, -np.inf, np.nan, 1.5, -2.0], [0.0, -0.0, -2.0]])
+def test_powers_of_infinite_numbers_and_zeros(f, dtype, parts):
     z = np.array([complex(a, b) for a in parts for b in parts], dtype)
     with np.errstate(all="ignore"):
         wanted = f(z)
-    found = mlirfuse.jit(lambda z: f(z))(z)
+    found = mlirfuse.jit(f if f is _in_a_native_loop else lambda z: f(z))(z)
     for part in ("real", "imag"):
         np.testing.assert_allclose(getattr(found, part), getattr(wanted, part), rtol=1e-6)
         zeros = getattr(wanted, part) == 0

@@ -139,7 +139,10 @@ def integer_power(e: ComplexEmitter, x: Val, exponent: int) -> Val:
     one = e.const(1, x.dtype)
     if not exponent:
         return one
-    result = by_squaring(e.mul, x, abs(exponent), None if exponent in UNMULTIPLIED else one)
+    if exponent in UNMULTIPLIED:
+        zero = e.const(0, x.dtype)
+        return e.select(e.cmp("eq", x, zero), zero, by_squaring(e.mul, x, exponent))
+    result = by_squaring(e.mul, x, abs(exponent), one)
     return inverse_power(e, x, result) if exponent < 0 else result
 
 
