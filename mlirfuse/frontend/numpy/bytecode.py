@@ -117,11 +117,25 @@ def _steps(code: types.CodeType) -> list[dis.Instruction]:
     return [step for step in dis.get_instructions(code) if step.opname not in _SKIPPED]
 
 
-# Names by which code reads attributes that it does not name, or which an object need not have.
+# Names by which code reads attributes that it does not name.
 READ_ALL = {"__dict__", "vars", "dir", "__getattribute__", "attrgetter", "asdict", "astuple", "getmembers"}
-ASK = READ_ALL | {"hasattr", "getattr", "AttributeError", "Exception", "BaseException"}
+_ASK = READ_ALL | {"hasattr", "getattr"}
 _OF_DICTS = frozenset(dir(dict))
 _BY_ATTRIBUTE = ("getattr", "hasattr")
+
+
+@functools.lru_cache(1024)
+def asks(code: types.CodeType) -> bool:
+    """Whether code may go on where a variable or attribute that it reads is not there: it has handlers of exceptions,
+    context managers among them, or asks."""
+    handles = any(step.opname == "PUSH_EXC_INFO" for inner in within(code) for step in dis.get_instructions(inner))
+    return handles or not _ASK.isdisjoint(words_of(code))
+
+
+def globals_of(code: types.CodeType) -> dict[str, None]:
+    """The names of the globals and builtins that a function's code reads, in order."""
+    steps = (step for inner in within(code) for step in dis.get_instructions(inner))
+    return dict.fromkeys(step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 @functools.lru_cache(1024)

@@ -3,6 +3,7 @@ checked at later calls; arrays found in it are captured, and read again by each 
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import inspect
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse.core.errors import UnsupportedError
-from mlirfuse.frontend.numpy.bytecode import ASK, READ_ALL, names_of, read_openly, words_of
+from mlirfuse.frontend.numpy.bytecode import READ_ALL, asks, globals_of, names_of, read_openly, words_of
 from mlirfuse.frontend.numpy.source import OURS, at_users_line, is_internal, user_frame
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.runtime import arrays
@@ -219,9 +220,11 @@ def spec_of(array):
 
 
 def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
-    """The scope that ``fn`` and the user's functions it can call read: (name, root, steps, value); and their code.
+    """The scope that ``fn`` and the user's functions it can call read: (name, root, steps, value); and their code. The
+    value of a variable that is not there, where the code may go on without it, is :func:`read_scope`.
     ``objects``: arguments other than arrays and numbers, whose attributes they read."""
     out: list[tuple[str, Any, tuple, Any]] = []
+    absent: list[tuple[str, Any, tuple, Any]] = []
     selves: set[int] = set()  # ids of objects of ``out`` that methods have
     seen: set[types.CodeType] = set()
     queue = [fn, *(value for value in objects if callable(value))]
@@ -250,8 +253,11 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
         first = len(out)
         cells = [(name, cell, content_of(cell)) for name, cell in zip(code.co_freevars, function.__closure__ or ())]
         out += [(name, cell, (("cell", None),), value) for name, cell, value in cells if value is not UNSET]
+        absent += [(name, cell, (("cell", None),), read_scope) for name, cell, value in cells if value is UNSET]
         scope = function.__globals__
         out += [(name, scope, (("item", name),), scope[name]) for name in names_of(code) if name in scope]
+        unset = [name for name in globals_of(code) if name not in scope and not hasattr(builtins, name)]
+        absent += [(name, scope, (("item", name),), read_scope) for name in unset]
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
         for name, value in (function.__kwdefaults__ or {}).items():
@@ -260,9 +266,10 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
         for name, _, _, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 queue.append(value)
-            elif isinstance(value, types.ModuleType) and not is_internal(getattr(value, "__file__", None) or "<frozen"):
+            elif isinstance(value, types.ModuleType) and not is_internal(_file_of(value)):
                 inside = vars(value)
                 out += [(f"{name}.{k}", inside, (("item", k),), inside[k]) for k in names if k in inside]
+                absent.append((name, inside, (("item", len),), len(inside)))
                 queue += [inside[k] for k in names if isinstance(inside.get(k), types.FunctionType)]
             elif not isinstance(value, PLAIN_TYPES) and has_attributes(value):
                 if isinstance(vars_of(value).get("__wrapped__"), types.FunctionType):  # another compiled function
@@ -270,7 +277,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
                 queue += _methods(value, type(value), names | _special_names(type(value)))
             elif isinstance(value, type) and namespace_of(value) is not None:
                 queue += _methods(value, value, names | _special_names(value))
-    return out, seen
+    return out + absent * any(map(asks, seen)), seen
 
 
 _FUNCTIONS = (types.FunctionType, classmethod, staticmethod)
@@ -335,6 +342,7 @@ def scope_of(t: Trace, returned: set[int]) -> list:
     arguments = {id(array) for array, _, paths in t.captured.values() if paths} | returned
     words: set[str] = set().union(*map(words_of, t.codes))
     opened: set[str] = set().union(*map(read_openly, t.codes))
+    missing = any(map(asks, t.codes))
     out: dict[tuple, tuple] = {}
     seen: set[tuple[int, bool]] = set()
     queue: collections.deque = collections.deque()
@@ -370,17 +378,19 @@ def scope_of(t: Trace, returned: set[int]) -> list:
             for k, v in enumerate(value[:256]):
                 meet(None if isinstance(value, tuple) else value, k, v, depth, True)
         else:
-            for namespace, k, found in _attributes_read(value, words, opened):
+            for namespace, k, found in _attributes_read(value, words, opened, missing):
                 meet(namespace, k, found, depth, k in opened)
     return list(out.values())
 
 
-def _attributes_read(value, words: set[str], opened: set[str]) -> Iterator[tuple]:
+def _attributes_read(value, words: set[str], opened: set[str], missing: bool) -> Iterator[tuple]:
     """The attributes of an object or class that code with these words may read, as (namespace, name, value); the number
-    of all where the code may ask for one that is not there."""
+    of all, its classes' too, where the code may go on without one that is ``missing``."""
     inside = {} if isinstance(value, type) else vars_of(value)
-    if words & ASK:
+    if missing:
         yield inside, len, len(inside)
+        kinds = (value if isinstance(value, type) else type(value)).__mro__
+        yield from ((kind, len, len(vars(kind))) for kind in kinds if namespace_of(kind) is not None)
         yield from ((value, k, read_scope) for k in slot_names(value) if k in words and not hasattr(value, k))
     every = words & READ_ALL or "getattr" in opened
     for k in {*words, *inside, *slot_names(value)} if every else words:
@@ -393,7 +403,7 @@ def read_scope(namespace, key):
     """The current value at a scope entry; ``read_scope`` itself where there is none."""
     try:
         if key is len:
-            return len(namespace)
+            return len(vars(namespace) if isinstance(namespace, type) else namespace)
         if isinstance(namespace, dict):  # without what a subclass computes (defaultdict)
             return dict.__getitem__(namespace, key)
         if isinstance(namespace, list):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
+import types
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -349,3 +351,46 @@ def test_items_that_are_not_read_may_change():
         settings["step"] = step
         np.testing.assert_array_equal(f(x), np.full(3, 3.0))
     assert mlirfuse.counters.specializations == made
+
+
+OF_LATER = """
+import contextlib, types
+class Holder: pass
+holder, module = Holder(), types.ModuleType("of_nothing")
+def helper():
+    return LATER
+def enclosing():
+    def read(): return LATER
+    def write(value):
+        nonlocal LATER
+        LATER = value
+    if False: LATER = 1
+    return read, write
+closure, write = enclosing()
+def f(x):
+    %s
+        return x * %s
+    %s
+    return x + 1
+"""
+
+
+@pytest.mark.parametrize("before, after", [
+    ("try:", "except: pass"), ("try:", "except (NameError, AttributeError): pass"), ("try:", "except Exception: pass"),
+    ("with contextlib.suppress(NameError, AttributeError):", ""),
+])  # fmt: skip
+@pytest.mark.parametrize("read, write", [
+    ("LATER", "LATER = 3"), ("helper()", "LATER = 3"), ("holder.LATER", "holder.LATER = 3"), ("Holder.LATER", "Holder.LATER = 3"),
+    ("holder.LATER", "Holder.LATER = 3"), ("module.LATER", "module.LATER = 3"), ("closure()", "write(3)"),
+])  # fmt: skip
+def test_what_is_not_there_at_first(monkeypatch, read, write, before, after):
+    """Handlers hide that a name or attribute is not there: calls see it once it is."""
+    scope = types.ModuleType("of_later")
+    monkeypatch.setitem(sys.modules, "of_later", scope)
+    exec(OF_LATER % (before, read, after), vars(scope))
+    f, x = scope.f, np.arange(3.0)
+    compiled = mlirfuse.jit(f)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(x), f(x))
+    exec(write, vars(scope))
+    np.testing.assert_array_equal(compiled(x), x * 3)
