@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mlirfuse.analysis.phases import Analysis
+from mlirfuse.analysis.axes import Axis
+from mlirfuse.analysis.phases import Analysis, reads_elsewhere
 from mlirfuse.ir.graph import Value
 
 
@@ -10,7 +11,12 @@ def unmapped_inputs(analysis: Analysis) -> list[Value]:
     """The inputs that are read at the indices of the loops, of which there are several."""
     domain, several = set(analysis.kept), len(analysis.loops(analysis.kept)) > 1
     axes = {v: set(analysis.axes.flat(v)) for v in analysis.inputs} if several else {}
-    return [v for v, own in axes.items() if len(own) > 1 and own <= domain and not own & analysis.pinned]
+    return [v for v, own in axes.items() if len(own) > 1 and own <= domain and _is_in_order(v, own, analysis)]
+
+
+def _is_in_order(value: Value, own: set[Axis], analysis: Analysis) -> bool:
+    """Whether an input with the loops' axes ``own`` is read at their indices alone."""
+    return not own & analysis.pinned or not reads_elsewhere(analysis, value)
 
 
 def selected_inputs(analysis: Analysis) -> list[Value]:

@@ -252,7 +252,8 @@ def _plans(analysis: Analysis, given: Numbers, outputs: Numbers, innermost: int)
     if windowed := analysis.once(_windowed):
         for n in reversed(range(innermost)):
             read = [(v, strides) for v, (along, strides) in given.items() if along[n] == 1]
-            if {v for v, _ in read}.issuperset(windowed) and not any(along[-1] for along, _ in given.values()):
+            across = any(along[n] and along[-1] for along, _ in given.values())
+            if {v for v, _ in read}.issuperset(windowed) and not across:
                 yield _Plan(n, innermost, tuple(analysis.outputs), read, [], True)
         return
 

@@ -391,6 +391,40 @@ def test_transposes(dtype):
     check(lambda x: x.T.copy(), x)
 
 
+def one_hot_beside(x, y):
+    """Rows of channels as channels of rows, each element by whether it is that of the label ``y``."""
+    chosen = np.arange(x.shape[-1])[None, :, None] == y[:, None, :]
+    return (x.transpose(0, 2, 1) * np.where(chosen, 3, 1)).copy()
+
+
+def gathered_rows(x, y):
+    """Rows at computed indices, as columns, scaled by ``y``."""
+    at = np.arange(y.shape[-1], dtype=np.int32) ** 2 >> 9
+    return ((x[:, at] * 2).transpose(0, 2, 1) * y[:, None, :]).copy()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("fn, rows", [(one_hot_beside, 1), (gathered_rows, 2)])
+def test_transposes_where_positions_are_used(fn, rows, dtype):
+    """Axes whose index is used, and tensors that vary along the rows alone, leave it to transpose tiles."""
+    x = np.random.default_rng(0).integers(-100, 100, (2, 80, 54)).astype(dtype)
+    y = np.random.default_rng(1).integers(0, 54, (2, 80 * rows)).astype(np.int64 if rows == 1 else dtype)
+    (params,) = kernels_of(fn, x, y)
+    assert params.scheduler == "transpose"
+    check(fn, x, y)
+
+
+def test_what_is_read_elsewhere_too_is_not_transposed_in_order():
+    x = np.random.default_rng(0).integers(-100, 100, (72, 72)).astype(np.float32)
+    for fn in (
+        lambda x: x.T * 2 + x,
+        lambda x: x.T * 2 + x.T[::-1],
+        lambda x: (x.T * 2)[:, ::-1] + x.T,
+        lambda x: x.T * 2 + np.roll(x, 1, 0),
+    ):
+        check(lambda x, fn=fn: fn(x).copy(), x)
+
+
 def beside_its_transpose(y):
     return y, np.swapaxes(y, -1, -2).copy()
 
