@@ -41,6 +41,7 @@ def to_segments(
             *([] if isinstance(properties, HostProperties) else ["fusion-unroll-reductions"]),
             "fusion-cse",
             "fusion-join-pads",
+            "fusion-permute-slices",
             *([] if isinstance(properties, HostProperties) else ["fusion-add-at-once"]),
             "fusion-dce",
             f"fusion-extern-products{{tensor-cores={str(_tensor_cores(properties)).lower()}}}",

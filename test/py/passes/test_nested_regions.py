@@ -36,6 +36,10 @@ BODIES = {
   %2 = "fusion.pad"(%1, %0) {low = ["0", "0"], high = ["0", "4"]} : (tensor<8x4xf32>, tensor<f32>) -> T
   %3 = "fusion.pad"(%1, %0) {low = ["0", "4"], high = ["0", "0"]} : (tensor<8x4xf32>, tensor<f32>) -> T
   %r = "fusion.add"(%2, %3) : (T, T) -> T"""),
+    "fusion-permute-slices": ("", """
+  %1 = "fusion.slice"(%x) {start = ["0", "0"], size = ["8", "4"], step = [1, 2]} : (T) -> tensor<8x4xf32>
+  %2 = "fusion.slice"(%x) {start = ["0", "1"], size = ["8", "4"], step = [1, 2]} : (T) -> tensor<8x4xf32>
+  %r = "fusion.concatenate"(%1, %2) {axis = 1 : i64} : (tensor<8x4xf32>, tensor<8x4xf32>) -> T"""),
     "fusion-add-at-once": ("", """
   %1 = "fusion.reshape"(%x) {shape = ["64"]} : (T) -> tensor<64xf32>
   %2 = "fusion.constant"() {value = 0.0 : f32, dtype = f32} : () -> tensor<f32>
