@@ -99,18 +99,19 @@ def give_up(what: str) -> NoReturn:
     raise Stop(located(f"it needs {what}"))
 
 
-_MOST_BYTES = 16 << 20  # size limit of arrays that are copied to detect writes
+_MOST_BYTES = 16 << 20  # size limit of arrays that are copied to detect writes; of all together, where none are seen
 
 
 class Snapshot:
-    """The state reachable from a function's scope before the trace: containers, attributes, generators' states and,
-    where the code writes into arrays at all, array elements."""
+    """The state reachable from a function's scope before the trace: containers, attributes, generators' states and
+    array elements; of code that does not seem to write, of the nearest arrays: it may call a ufunc from a dict, a
+    ``functools.partial``, code in C."""
 
     def __init__(self, values, codes):
         self.kept: list[tuple[str, Any, Any]] = []
         # What import hooks count or cache, imports of the compiler's own modules change too.
         seen = set(map(id, sys.meta_path))
-        writes = any(map(bytecode.writes, codes))
+        left = float("inf") if any(map(bytecode.writes, codes)) else _MOST_BYTES
         queue = collections.deque((name, value, 0) for name, value in values)
         while queue and len(self.kept) < 1024:
             name, value, depth = queue.popleft()
@@ -119,7 +120,9 @@ class Snapshot:
             seen.add(id(value))
             inside: Any = ()
             if isinstance(value, np.ndarray):
-                if writes and value.flags.writeable and 0 < value.nbytes <= _MOST_BYTES and value.dtype != object:
+                within = 0 < value.nbytes <= min(left, _MOST_BYTES)
+                if within and value.flags.writeable and value.dtype != object:
+                    left -= value.nbytes
                     self.kept.append((name, value, value.copy()))
             elif isinstance(value, dict):
                 inside = [(f"{name}[{k!r}]", v) for k, v in list(value.items())[:256]]
@@ -171,7 +174,8 @@ def _state(generator) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 def _restored(value, before) -> bool:
     """Restores ``value`` to ``before``; whether it had changed."""
     if isinstance(value, np.ndarray):
-        if value.shape == before.shape and value.tobytes() == before.tobytes():
+        now, then = (x.reshape(-1).view(np.uint8) for x in (value, before))
+        if value.shape == before.shape and np.array_equal(now, then):
             return False
         if value.shape != before.shape:
             value.shape = before.shape

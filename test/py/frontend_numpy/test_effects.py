@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import contextlib
 import datetime
+import functools
 import importlib
 import linecache
 import operator
@@ -158,6 +159,12 @@ def test_writes_happen_at_every_call(fn):
     assert len(warned) == 1
 
 
+called = {
+    "add": np.add, "add_at": np.add.at, "copyto": np.copyto, "partial": functools.partial(np.add, out=counter),
+    "method": counter.fill, "iadd": operator.iadd,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("write", [
     lambda: counter.__iadd__(1),
     lambda: counter.__isub__(1),
@@ -172,8 +179,19 @@ def test_writes_happen_at_every_call(fn):
     lambda: np.clip(counter + 1, 0, 9, counter),
     lambda: np.take(counter + 1, [0, 0], 0, counter),
     lambda: np.round(counter + 1, 0, counter),
+    lambda: called["add"](counter, 1, counter),
+    lambda: called["add_at"](counter, [0], 1),
+    lambda: called["copyto"](counter, counter + 1),
+    lambda: called["partial"](counter, 1),
+    lambda: called["method"](counter.sum() + 1),
+    lambda: called["iadd"](counter, 1),
+    lambda: (lambda f: f(counter, 1, counter))(np.add),
+    lambda: np.add(*(counter, 1, counter)),
+    lambda: [f(counter, 1, counter) for f in (np.add, np.multiply)],
+    lambda: list(map(np.add, [counter], [1], [counter])),
+    lambda: getattr(np, "".join(["a", "dd"]))(counter, 1, counter),
 ])  # fmt: skip
-def test_writes_into_an_array_by_a_methods_name_or_by_position(write):
+def test_writes_into_an_array_by_what_is_called(write):
     def fn(x):
         write()
         return x + counter.sum()
