@@ -231,10 +231,13 @@ class IndexRemapping(Accesses):
             if self.lies_in(i, start, start + operand.shape[axis]):
                 return (yield operand, self._along_operand(op, env, k, self.moved(i, sz.mul(start, -1))))
         lanes = max((index.lanes for index in env.values()), default=1)
-        if self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0):
-            return (yield from self._element_of_operand(op, env, self.scalar(i.base), lanes))
+        one = self.e.target == "gpu" and lanes > 1 and i.vector is None and (i.lanes == 1 or i.step == 0)
+        if one:  # all lanes are in one operand
+            i = Index(self.scalar(i.base))
         behind = [self._behind(i, start) for start in starts[1:]]
-        envs = self._loaded_from_one_operand(op, env, i, starts, behind)
+        envs = self._loaded_from_one_operand(op, env, i, starts, behind, lanes if one else i.lanes)
+        if one and not envs:
+            return (yield from self._element_of_operand(op, env, i.base, lanes))
         if not envs:
             clamped = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
             envs = [self._along_operand(op, env, k, index) for k, index in enumerate(clamped)]
@@ -256,17 +259,18 @@ class IndexRemapping(Accesses):
         self.spread(self.dims(operand)[axis], index, inner)
         return inner
 
-    def _loaded_from_one_operand(self, op: Op, env: Env, i: Index, starts: list[Size], behind: list[Val]) -> list[Env]:
-        """Load a GPU's vector along ``i``, whose lanes are all in one operand, from that operand alone, if each operand
-        is computed from elements of one input of the same dtype. Returns the envs of the operands then, not clamped;
-        else []."""
-        if self.e.target != "gpu" or i.lanes == 1 or self.past_end or any(condition.lanes > 1 for condition in behind):
+    def _loaded_from_one_operand(self, op: Op, env: Env, i: Index, starts: list[Size], behind: list[Val],
+                                 lanes: int) -> list[Env]:  # fmt: skip
+        """Load a GPU's vector of ``lanes`` at ``i``, which are all in one operand, from that operand alone, if each
+        operand is computed from elements of one input of the same dtype. Returns the envs of the operands then, not
+        clamped; else []."""
+        if self.e.target != "gpu" or lanes == 1 or self.past_end or any(condition.lanes > 1 for condition in behind):
             return []
         envs = [self._along_operand(op, env, k, self.moved(i, sz.mul(start, -1))) for k, start in enumerate(starts)]
         loads = [load for load in map(self._only_load, op.operands, envs) if load is not None]
         if len(loads) < len(envs) or len({self.memories[value].dtype for value, _ in loads}) > 1:
             return []
-        val = self.load_of_one(loads, behind, i.lanes)
+        val = self.load_of_one(loads, behind, lanes)
         if val is None:
             return []
         for value, at in loads:

@@ -261,7 +261,7 @@ class Accesses(Indices):
         e = self.e
         memories = [self.memories[value] for value, _ in loads]
         indices = [self.offset(value, env) for value, env in loads]
-        if any(index.vector is not None or index.step != 1 for index in indices):
+        if any(index.vector is not None or index.step != 1 or index.lanes != lanes for index in indices):
             return None
         pointer, base = memories[0].pointer, self.scalar(indices[0].base)
         for memory, index, condition in zip(memories[1:], indices[1:], behind):

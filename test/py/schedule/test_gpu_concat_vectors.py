@@ -107,3 +107,31 @@ def test_each_vector_is_loaded_once(fn, parts):
     vectors = params.vectors_per_thread * params.rows_per_thread
     assert vectors > 1
     assert len(re.findall(r"\bld\.global", lowered.as_text("ptx"))) == 2 * vectors  # of whole tiles, and of others
+
+
+def standardized_channels(*parts):
+    """Norms of the channels of images that are joined along them."""
+    joined = np.concatenate([part.astype(np.float32) for part in parts], 1)
+    centred = joined - joined.mean((0, 2), keepdims=True)
+    return np.maximum(centred / np.sqrt((centred**2).mean((0, 2), keepdims=True) + 1e-5), 0)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16])
+@pytest.mark.parametrize("widths, pixels", [((2, 3, 1), 64), ((1,) * 5, 24), ((4, 4), 21)])
+def test_norms_of_joined_channels(widths, pixels, dtype):
+    check(standardized_channels, *of([(3, width, pixels) for width in widths], dtype), bound=1e-5)
+
+
+@pytest.mark.parametrize("fn", [
+    standardized_channels,
+    lambda *parts: np.concatenate(parts, 1) * 2,
+    lambda *parts: np.concatenate([part * 2 for part in parts], 1),
+])  # fmt: skip
+def test_a_vector_of_one_part_is_one_load(fn):
+    """However many parts are joined along another axis: the pointer is selected, not the value."""
+    loads = []
+    for count in (2, 12):
+        parts = [np.zeros((64, 32, 784), bf16) for _ in range(count)]
+        text = mlirfuse.jit(fn, target="cuda:sm_90").lower(*parts).as_text("ptx")
+        loads.append(len(re.findall(r"ld\.global\S*\.v", text)))
+    assert loads[1] < 2 * loads[0]  # schedules differ
