@@ -237,7 +237,7 @@ class IndexRemapping(Accesses):
         behind = [self._behind(i, start) for start in starts[1:]]
         envs = self._loaded_from_one_operand(op, env, i, starts, behind, lanes if one else i.lanes)
         if one and not envs:
-            return (yield from self._element_of_operand(op, env, i.base, lanes))
+            return (yield from self._element_of_operand(op, env, self.scalar(i.base), lanes))
         if not envs:
             clamped = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
             envs = [self._along_operand(op, env, k, index) for k, index in enumerate(clamped)]
