@@ -16,6 +16,7 @@ from mlirfuse.core import deadline
 from mlirfuse.core.errors import CompileError, TraceError, UnsupportedError
 from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import tracing
+from mlirfuse.frontend.numpy.graph_breaks.replay import Replay
 from mlirfuse.frontend.numpy.graph_breaks.session import NotSplittable, Session
 from mlirfuse.frontend.numpy.graph_breaks.tree import Call, Read, Return, SizeOf, State, Step, Subgraph, Tree, Unknown
 from mlirfuse.frontend.numpy.programs import PythonProgram
@@ -43,31 +44,36 @@ class GraphBreakProgram(PythonProgram):
         self.tree = Tree()
         self._failures = 0
 
-    def run(self, leaves: list) -> Any:
+    def run(self, leaves: list, walked: Callable[[State], Any] | None = None) -> Any:
         """The result of a call. Captured arrays, found by specializations with a single graph, may follow its own
-        leaves."""
+        leaves. ``walked`` gets the state of a call that has run along known steps."""
         leaves = leaves[: self.structure.leaves]
         if self.refused is not None or self._is_small(leaves):
             return self._reported(leaves, self.refused)
-        return self.with_graph_breaks(leaves)
+        return self.with_graph_breaks(leaves, walked)
 
     def runner(self, leaves: Sequence) -> Callable[[list], Any]:
-        """The user's function itself for small arrays: a step in between would take as long as one of NumPy's."""
-        exact = self.takes_leaves and len(leaves) == self.structure.leaves
-        if not (exact and _native.numpy_only(leaves) and self._is_small(leaves)):
+        """For small arrays the user's function itself, as a step in between would take as long as one of NumPy's; else
+        a :class:`Replay` of NumPy's arrays."""
+        if len(leaves) != self.structure.leaves or not _native.numpy_only(leaves):
             return self.run
+        if not self._is_small(leaves):
+            return Replay(self)
         fn = self.fn
-        return lambda given: fn(*given)
+        return (lambda given: fn(*given)) if self.takes_leaves else self.run
 
-    def with_graph_breaks(self, leaves: list) -> Any:
-        """The result of a call, even of small arrays."""
+    def with_graph_breaks(self, leaves: list, walked: Callable[[State], Any] | None = None) -> Any:
+        """The result of a call, even of small arrays; ``walked``: as for :meth:`run`."""
         try:
             state = self.tree.state(leaves)
         except (LookupError, AttributeError, ValueError):  # captured arrays have been removed
             self.tree = Tree()
             state = self.tree.state(leaves)
         try:
-            return self.tree.run(state)
+            result = self.tree.run(state)
+            if walked is not None:
+                walked(state)
+            return result
         except Unknown:
             return self._trace(state)
         except Exception as error:

@@ -183,6 +183,10 @@ class Subgraph(Step):
         state.slots += [array for k, array in enumerate(created) if k not in written]
         return None
 
+    def known(self, env: dict[str, int]) -> Callable[..., list]:
+        """What runs it on the CPU for these sizes, for which it has run."""
+        return self._runs[(None, *[env[s] for s in self._symbols])]
+
     def kernels(self, env: dict[str, int]) -> int:
         """The number of kernels that the last call with these sizes launched."""
         programs = [p for executor in self._executors.values() for p, _ in executor.programs(env)]
@@ -268,9 +272,9 @@ class Call(Step):
 
     def __post_init__(self) -> None:
         positional, keyword = self.arguments.children
-        self._function = linear_algebra.direct(self.function)
-        self._flat = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
-        self._count, self._names = len(positional.children), keyword.keys or ()
+        self.called = linear_algebra.direct(self.function)
+        self.flat = all(child.kind == "leaf" for child in (*positional.children, *keyword.children))
+        self._count, self.names = len(positional.children), keyword.keys or ()
         self._readers = list(map(reader, self.leaves))
         self._constants = not self.pure and any(type(leaf.value) is np.ndarray for leaf in self.leaves)
 
@@ -279,14 +283,14 @@ class Call(Step):
             given = [read(state) for read in self._readers]
         else:
             given = [on_host(leaf, state) for leaf in self.leaves]
-        if self._flat:
-            args, kwargs = given[: self._count], dict(zip(self._names, given[self._count :]))
+        if self.flat:
+            args, kwargs = given[: self._count], dict(zip(self.names, given[self._count :]))
         else:
             args, kwargs = self.arguments.unflatten(given)
         for slot in self.written:
             state.writes(slot)
         try:
-            result = self._function(*args, **kwargs)
+            result = self.called(*args, **kwargs)
         except Exception as error:
             state.created.append(error)
             return "raised", type(error), str(error)
