@@ -99,19 +99,20 @@ def give_up(what: str) -> NoReturn:
     raise Stop(located(f"it needs {what}"))
 
 
-_MOST_BYTES = 16 << 20  # size limit of arrays that are copied to detect writes; of all together, where none are seen
+# Bytes of arrays, the nearest first, that are copied to detect writes: where code writes into arrays, and elsewhere.
+_MOST_BYTES = 256 << 20, 16 << 20
 
 
 class Snapshot:
     """The state reachable from a function's scope before the trace: containers, attributes, generators' states and
-    array elements; of code that does not seem to write, of the nearest arrays: it may call a ufunc from a dict, a
+    array elements. Of code that does not seem to write fewer are kept: it may call a ufunc from a dict, a
     ``functools.partial``, code in C."""
 
     def __init__(self, values, codes):
         self.kept: list[tuple[str, Any, Any]] = []
         # What import hooks count or cache, imports of the compiler's own modules change too.
         seen = set(map(id, sys.meta_path))
-        left = float("inf") if any(map(bytecode.writes, codes)) else _MOST_BYTES
+        left = _MOST_BYTES[not any(map(bytecode.writes, codes))]
         queue = collections.deque((name, value, 0) for name, value in values)
         while queue and len(self.kept) < 1024:
             name, value, depth = queue.popleft()
@@ -120,8 +121,7 @@ class Snapshot:
             seen.add(id(value))
             inside: Any = ()
             if isinstance(value, np.ndarray):
-                within = 0 < value.nbytes <= min(left, _MOST_BYTES)
-                if within and value.flags.writeable and value.dtype != object:
+                if 0 < value.nbytes <= left and value.flags.writeable and value.dtype != object:
                     left -= value.nbytes
                     self.kept.append((name, value, value.copy()))
             elif isinstance(value, dict):

@@ -208,6 +208,22 @@ def test_writes_into_an_array_by_what_is_called(write):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("bytes_, seen", [(20 << 20, True), (300 << 20, False)])
+def test_writes_into_large_arrays(bytes_, seen):
+    """The limit: copies of what is around the function would take too much memory."""
+    large = np.zeros(bytes_ // 8)
+
+    def fn(x):
+        large[0] += 1
+        return x + 1
+
+    compiled = mlirfuse.jit(fn, fallback=True)
+    with pytest.warns(UserWarning, match="every call") if seen else contextlib.nullcontext():
+        for _ in range(3):
+            compiled(X)
+    assert (large[0] == 3) == seen
+
+
 def test_an_array_gets_another_shape_at_every_call():
     def fn(x):
         array.shape = (2, 3)
