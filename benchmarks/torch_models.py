@@ -364,6 +364,7 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kernels", type=float, default=0.0, help="print kernels that take more milliseconds a step")
     parser.add_argument("--lock", help="a file to lock: several such commands compile at once, and measure one by one")
+    parser.add_argument("--patience", type=float, default=float("inf"), help="seconds to wait for others that compile")
     parser.add_argument(
         "--warm", type=int, nargs="?", const=1, default=0, metavar="N",
         help="also the median of N (1) first steps of new processes with warm caches, in turns",
@@ -396,7 +397,7 @@ def main(argv=None):
         figures = {"model": args.model, "device": device_name(args), "torch": torch.__version__}
         write(args.json, figures | new_first_steps(args, names, "cold", args.cold))
         return 0
-    turns = Turns(args.lock)
+    turns = Turns(args.lock, args.patience)
     trainers, figures_of = [], {"model": args.model, "device": device_name(args), "torch": torch.__version__}
     figures_of |= {"inference": True} if args.inference else {}
     for name in names:
