@@ -546,11 +546,19 @@ def above_autograd() -> Iterator[None]:
         yield
 
 
+@functools.cache  # a class for each call would hold its tensor in a cycle
+def _computed() -> Any:
+    class Computed(TorchDispatchMode):  # type: ignore[misc, valid-type]
+        def __init__(self, op: Any, out: torch.Tensor):
+            super().__init__()
+            self.op, self.out = op, out
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.out.detach() if func is self.op else func(*args, **kwargs or {})
+
+    return Computed
+
+
 def computed(op: Any, out: torch.Tensor) -> Any:
     """A context in which calls of ``op`` give ``out`` below autograd, which records them as usual."""
-
-    class Computed(TorchDispatchMode):  # type: ignore[misc, valid-type]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return out.detach() if func is op else func(*args, **kwargs or {})
-
-    return Computed()
+    return _computed()(op, out)

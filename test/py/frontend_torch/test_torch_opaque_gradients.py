@@ -1,5 +1,7 @@
 """Custom ops whose backward reads values on the host."""
 
+import gc
+
 import pytest
 import torch
 
@@ -147,6 +149,23 @@ def test_ops_are_not_run_again():
         (found,) = torch.autograd.grad(y.sum(), x)
         torch.testing.assert_close(found, (y / x).detach())
         assert len(runs) == 1
+
+
+def test_no_cycle_holds_tensors():
+    """What a backward has read is freed without a collection."""
+    torch._dynamo.reset()
+    run = torch.compile(lambda *x: torch.ops.mlirfuse_test_experts.grouped(*x), backend="mlirfuse", fullgraph=True)
+    x, weight, offsets = torch.randn(12, 8), torch.randn(4, 8, 6).requires_grad_(), torch.tensor([2, 2, 9, 12])
+    held = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            torch.autograd.grad(run(x, weight, offsets).sum(), weight)
+            held.append(sum(isinstance(o, torch.Tensor) for o in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert held[3] == held[1]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
