@@ -12,7 +12,7 @@ axes saves work; correctness does not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mlirfuse.ir import ops
 from mlirfuse.ir import sizes as sz
@@ -136,7 +136,7 @@ class Axes:
 
     ``around``: the axes of the whole program that ``ops`` are taken from. Values then share the axes that they share
     there, though none of ``ops`` connects them. ``arguments``: further values, not used by any op. ``own``: results
-    with row-major memory of their own.
+    with row-major memory of their own. ``alike``: results that shall have the dimensions of earlier ones.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class Axes:
         around: Axes | None = None,
         arguments: Iterable[Value] = (),
         own: Iterable[Value] = (),
+        alike: Mapping[Value, Value] | None = None,
     ):
         self._dims: dict[Value, list[list[Axis]]] = {}
         self._parts: dict[tuple, Axis] = {}
@@ -153,6 +154,7 @@ class Axes:
         self._around = around
         self._images: dict[Axis, Axis] = {}
         self._written = set(own).difference(value for op in program for value in op.operands)
+        self._alike = alike or {}
         self._joined = {op.result for op in program if op.name == "concatenate"}
         for op in program:
             for value in op.operands:
@@ -174,6 +176,8 @@ class Axes:
             return
         images = self._images
         dims = self._around.dims(value)
+        for axis in self._around.flat(value) if self._alike else ():  # what its axes must not be merged with stays so
+            images.setdefault(axis, Axis(axis.size)).values.update(axis.values)
         self._set(value, [[images.setdefault(axis, Axis(axis.size)) for axis in dim] for dim in dims])
 
     def dims(self, value: Value) -> list[list[Axis]]:
@@ -264,7 +268,7 @@ class Axes:
                 dim = [Axis(extent)] if dim is None else dim
                 taken.update(leaves(dim))
             dims.append(dim or [])
-        self._set(op.result, dims)
+        self._set(op.result, self._dims[self._alike[op.result]] if op.result in self._alike else dims)
         for operand in op.operands:
             if operand.rank:
                 for d, extent in enumerate(operand.shape):

@@ -245,6 +245,7 @@ def analyze(
     scalars: set[Value],
     hint: Mapping[str, int],
     around: Axes | None = None,
+    by_parts: bool = True,
 ) -> Analysis:
     """Analyze one segment. ``layouts``: the strides of values in memory; others are contiguous. ``hint``: the sizes of
     one call, for the order of axes; ``around``: the axes of the program that the segment is from."""
@@ -254,7 +255,7 @@ def analyze(
         found = layout.strides if layout else sz.contiguous_strides(value.shape)
         return tuple(0 if n == 1 else s for n, s in zip(value.shape, found))
 
-    split = sliced_results(program, outputs, strides_of, hint, around)
+    split = sliced_results(program, outputs, strides_of, hint, around) if by_parts else None
     program, outputs, axes, inside = split or (program, outputs, Axes(program, around), {})
     created = {v for op in program for v in op.results}
     read = list(dict.fromkeys(v for op in program for v in op.operands if v not in created))

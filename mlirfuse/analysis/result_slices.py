@@ -1,25 +1,29 @@
-"""Results that are concatenations of equal parts, stored part by part.
+"""Concatenations of equal parts, computed part by part.
 
-A kernel that iterates over a concatenation computes, at each element, every part, and selects one. Where parts share
-what they read, as both halves of a gate's gradient do, it iterates over one part instead, and stores each part at its
-offset in the result: each input is read, and each part computed, once."""
+A kernel that iterates over a concatenation computes, at each element, every part, and selects one. It iterates over one
+part instead, and each result that follows is stored as parts, at their offsets in its memory, where parts share what
+they read, as both halves of a gate's gradient do: each input is loaded, and each part computed, once. Where the
+concatenation is reduced along other axes, so is each part."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.views import reshaped_strides
+from mlirfuse.core.errors import ShapeError
+from mlirfuse.ir import ops as table
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Op, Value
+from mlirfuse.ir.builder import Builder
+from mlirfuse.ir.graph import Block, Op, Value
 from mlirfuse.ir.sizes import Size
 
-MOST = 8  # parts of one result: a thread holds a vector of each
-LINE = 128  # bytes: shorter runs of a part would leave cache lines that several stores write
+MOST, MOST_REDUCED = 8, 4  # parts of one result: a thread holds a vector, and partial results, of each
+RUN = 64  # bytes: shorter runs of parts would be stored by less than vectors, and by few threads a line
 ALLOCATED = 64  # bytes: the alignment of results
 VECTOR = 16  # bytes that a part's memory is aligned to, as vectors need
-_VIEWS = "reshape", "permute", "squeeze", "expand_dims"
 
 
 class ResultSlice(NamedTuple):
@@ -40,6 +44,14 @@ class SlicedResults(NamedTuple):
     inside: dict[Value, ResultSlice]
 
 
+class _Split(NamedTuple):
+    """``parts`` of a value along ``axis``. ``of``: the concatenations that they come from."""
+
+    axis: int
+    parts: list[Value]
+    of: frozenset[Op]
+
+
 def sliced_results(
     program: list[Op],
     outputs: list[Value],
@@ -47,120 +59,176 @@ def sliced_results(
     hint: Mapping[str, int],
     around: Axes | None,
 ) -> SlicedResults | None:
-    """Return the segment with parts instead of its concatenated results; None if it has none, if its other results run
-    over other axes, or if the parts share no tensor of their own size. ``strides_of``: of an output in memory."""
-    if not any(op.name == "concatenate" for op in program) or not all(_moves_or_computes(op) for op in program):
+    """Return the segment with parts instead of concatenations; None if it has none that all of its results follow from
+    part by part, or if that gains nothing. ``strides_of``: of an output in memory."""
+    left = {op for op in program if _equal_parts(op)}
+    if not left or not all(_moves_or_computes(op) for op in program):
         return None
-    readers: dict[Value, int] = {}
-    for op in program:
-        for value in op.operands:
-            readers[value] = readers.get(value, 0) + 1
-    chains = {v: chain for v in outputs if (chain := _chain(v, program, outputs, readers)) is not None}
-    created = {op.result: op for op in program if op.results}
-    if not any(_shared(chain[-1].operands, created, hint) for chain in chains.values()):
-        return None
-    dropped = {op for chain in chains.values() for op in chain}
-    ops, results, inside = [op for op in program if op not in dropped], [], {}
-    for value in outputs:
-        if value not in chains:
-            results.append(value)
-            continue
-        found = _stored(value, chains[value], strides_of(value), hint)
-        if found is None:
-            return None
-        for part, made in found:
-            ops += made
-            inside[made[-1].result] = part
-            results.append(made[-1].result)
-    axes = Axes(ops, around)
-    first: dict[tuple[Size, ...], Value] = {}
-    for value in inside:
-        axes.share(value, first.setdefault(value.shape, value))
-    return SlicedResults(ops, results, axes, inside) if _one_domain(results, axes) else None
-
-
-def _moves_or_computes(op: Op) -> bool:
-    """Whether each element of the op's results depends on elements of its operands alone, or on none."""
-    return len(op.results) == 1 and op.row.kind in ("elementwise", "shape", "create", "index")
-
-
-def _one_domain(outputs: list[Value], axes: Axes) -> bool:
-    domain = max((set(axes.flat(v)) for v in outputs), key=len)
-    return all(domain.issuperset(axes.flat(v)) for v in outputs)
-
-
-def _chain(value: Value, program: list[Op], outputs: list[Value], readers: Mapping[Value, int]) -> list[Op] | None:
-    """Return the ops from a result back to the concatenation of equal parts that it is a view of, or each element of
-    which it is computed from; None if there is none, or if something else reads what is between."""
-    inside, chain, at = set(program), [], value
-    while at.op in inside and (at is value or (readers[at] == 1 and at not in outputs)):
-        op = at.op
-        chain.append(op)
-        if op.name == "concatenate":
-            parts = op.operands
-            equal = len({v.shape for v in parts}) == 1 and parts[0].shape != op.result.shape
-            return chain if equal and len(parts) <= MOST and readers.get(value, 0) == 0 else None
-        wide = [v for v in op.operands if v.rank]
-        if len(wide) != 1 or not (op.name in _VIEWS or op.row.kind == "elementwise"):
-            return None
-        [at] = wide
+    while left:
+        found = _Parts(program, outputs, left)
+        if not found.failed:
+            return found.results(strides_of, hint, around)
+        left -= found.failed
     return None
 
 
-def _shared(parts: list[Value], created: Mapping[Value, Op], hint: Mapping[str, int]) -> bool:
-    """Whether two parts need the same value of at least their own size, at the same indices."""
-    found: set[Value] = set()
-    size = sz.supposed(parts[0].numel, hint)
-    for part in parts:
-        needed: set[Value] = set()
-        worklist = [part]
-        while worklist:
-            value = worklist.pop()
-            if value in needed or sz.supposed(value.numel, hint) < size:
-                continue
-            needed.add(value)
-            op = created.get(value)
-            worklist += op.operands if op is not None and not op.row.indexed else []
-        if needed & found:
+def _equal_parts(op: Op) -> bool:
+    parts = op.operands
+    return op.name == "concatenate" and 1 < len(parts) <= MOST and len({v.shape for v in parts}) == 1
+
+
+def _moves_or_computes(op: Op) -> bool:
+    """Whether schedulers of pointwise segments and of reductions take the op."""
+    return len(op.results) == 1 and op.row.kind in ("elementwise", "reduce", "shape", "create", "index")
+
+
+class _Parts:
+    """The ``program`` with the concatenations ``split`` computed part by part. ``failed``: those of them that an op
+    needs as a whole."""
+
+    def __init__(self, program: list[Op], outputs: list[Value], split: set[Op]):
+        self.b = Builder(Block())
+        self.outputs = outputs
+        self.split: dict[Value, _Split] = {}
+        self.raveled: dict[Value, Value] = {}  # a reshape across parts: a value of the shape before, which is split
+        self.alike: dict[Value, Value] = {}  # a part: the first one
+        self.failed: frozenset[Op] = frozenset()
+        for op in program:
+            found = [self.split[self.raveled.get(v, v)] for v in op.operands if v in self.split or v in self.raveled]
+            if op in split and not found:
+                parts = [self.b.op("copy", v) for v in op.operands]
+                self.alike |= dict.fromkeys(parts[1:], parts[0])
+                self.split[op.result] = _Split(op.attrs["axis"], parts, frozenset([op]))
+            elif not found:
+                self.b.block.ops.append(op)
+            else:
+                with contextlib.suppress(ShapeError):  # of symbolic sizes that are not known to fit
+                    if self.computes(op, found):
+                        continue
+                self.failed = frozenset().union(*(one.of for one in found))
+                return
+
+    def computes(self, op: Op, found: list[_Split]) -> bool:
+        """Compute ``op`` for each part of its operands, of which ``found`` are split; False if that is impossible."""
+        (axis, parts, of), result, attrs = found[0], op.result, dict(op.attrs)
+        if any(v in self.raveled for v in op.operands):
+            wide = [v for v in op.operands if v.rank]
+            if op.row.kind != "elementwise" or len(wide) > 1:
+                return False
+            made = [self.b.op(op.name, *(part if v.rank else v for v in op.operands), **attrs) for part in parts]
+            self.alike |= dict.fromkeys(made[1:], made[0])
+            self.raveled[result] = Value(result.dtype, self.raveled[wide[0]].shape)
+            self.split[self.raveled[result]] = _Split(axis, made, of)
             return True
-        found |= needed
-    return False
+        if any((one.axis, one.parts[0].shape[axis]) != (axis, parts[0].shape[axis]) for one in found):
+            return False
+        shape, length = op.operands[0].shape, parts[0].shape[axis]
+        if op.row.kind == "elementwise":
+            operands = [self.parts_of(v, axis, len(parts), length) for v in op.operands]
+        elif op.name not in ("reshape", "permute", "squeeze", "expand_dims") and op.row.kind != "reduce":
+            return False
+        else:
+            operands = [parts]
+        if op.name == "permute":
+            axis = attrs["dims"].index(axis)
+        elif op.name == "expand_dims":
+            axis = [d for d in range(result.rank) if d not in attrs["axes"]][axis]
+        elif op.name == "squeeze" or op.row.kind == "reduce":
+            removed = table.axes_of(attrs, len(shape))
+            if axis in removed:
+                return False
+            axis -= 0 if attrs.get("keepdims") else sum(d < axis for d in removed)
+        elif op.name == "reshape":
+            before = sz.product(shape[:axis])
+            outermost = [d for d in range(result.rank) if sz.product(result.shape[:d]) == before]
+            fits = [(d, sz.quotient(result.shape[d], shape[axis])) for d in outermost]
+            axis, inner = next((both for both in fits if both[1] is not None), (0, None))
+            if inner is None:
+                self.raveled[result] = op.operands[0]
+                return True
+            length = sz.mul(length, inner)
+            attrs["shape"] = (*result.shape[:axis], length, *result.shape[axis + 1 :])
+        made = [self.b.op(op.name, *some, **attrs) for some in zip(*operands)]
+        self.alike |= dict.fromkeys(made[1:], made[0])
+        self.split[result] = _Split(axis, made, frozenset().union(*(one.of for one in found)))
+        return True
+
+    def parts_of(self, value: Value, axis: int, count: int, length: Size) -> list[Value]:
+        """What an elementwise op on parts reads of ``value``."""
+        if value in self.split:
+            return self.split[value].parts
+        if value.rank == 0 or value.shape[axis] == 1:
+            return [value] * count
+        return [self.b.slice(value, axis, sz.mul(k, length), length) for k in range(count)]
+
+    def results(
+        self, strides_of: Callable[[Value], tuple[Size, ...]], hint: Mapping[str, int], around: Axes | None
+    ) -> SlicedResults | None:
+        """The segment, if that gains something, and parts are lines of aligned vectors in memory."""
+        program, outputs, inside = self.b.block.ops, [], {}
+        for value in self.outputs:
+            source = self.raveled.get(value, value)
+            if source not in self.split:
+                outputs.append(value)
+                continue
+            axis, parts, _ = self.split[source]
+            strides: tuple[Size, ...] | None = strides_of(value)
+            if source is not value:
+                strides = reshaped_strides(value.shape, strides_of(value), source.shape)
+            if strides is None:
+                return None
+            step = sz.mul(strides[axis], parts[0].shape[axis])
+            run = sz.supposed(step, hint) * value.dtype.bytes
+            if run < RUN or run % VECTOR:
+                return None
+            for k, part in enumerate(parts):
+                part = self.b.op("copy", part) if part in inside else part
+                inside[part] = ResultSlice(value, sz.mul(step, k), strides)
+                outputs.append(part)
+        axes = Axes(program, around, alike=self.alike)
+        reduced = {op.result for op in program if op.row.kind == "reduce"}
+        counts = [len(parts) for _, parts, _ in self.split.values() if reduced.intersection(parts)]
+        gains = max(counts) <= MOST_REDUCED if counts else self.shared(hint)
+        return SlicedResults(program, outputs, axes, inside) if gains and _one_domain(program, outputs, axes) else None
+
+    def shared(self, hint: Mapping[str, int]) -> bool:
+        """Whether two parts of a result read the same elements of a tensor that is as large as they are."""
+        created = {op.result: op for op in self.b.block.ops}
+        for _, parts, _ in self.split.values():
+            size = sz.supposed(parts[0].numel, hint)
+            found: set[tuple[Value, tuple[Size, ...]]] = set()
+            for part in parts:
+                needed: set[tuple[Value, tuple[Size, ...]]] = set()
+                worklist: list[tuple[Value, tuple[Size, ...]]] = [(part, (0,) * part.rank)]
+                while worklist:
+                    value, start = worklist.pop()
+                    if (value, start) in needed or sz.supposed(value.numel, hint) < size:
+                        continue
+                    needed.add((value, start))
+                    op = created.get(value)
+                    if op is None:
+                        continue
+                    if op.row.kind == "elementwise":
+                        worklist += [(v, start) for v in op.operands if v.rank]
+                    elif op.name == "slice" and set(op.attrs["step"]) == {1}:
+                        both = zip(start, op.attrs["start"])
+                        worklist.append((op.operands[0], tuple(sz.total(starts) for starts in both)))
+                    elif not any(start) and not op.row.indexed and op.row.kind == "shape":
+                        worklist += [(v, (0,) * v.rank) for v in op.operands]
+                if needed & found:
+                    return True
+                found |= needed
+        return False
 
 
-def _stored(
-    value: Value, chain: list[Op], strides: tuple[Size, ...], hint: Mapping[str, int]
-) -> list[tuple[ResultSlice, list[Op]]] | None:
-    """Return where each part of the result ``value`` is stored, and the ops that compute what is; None where its memory
-    is not a tensor's of its own, in vectors and lines."""
-    for op in chain[:-1]:
-        found = _before(op, strides)
-        if found is None:
-            return None
-        strides = found
-    axis, parts = chain[-1].attrs["axis"], chain[-1].operands
-    step = sz.mul(strides[axis], parts[0].shape[axis])
-    run = sz.supposed(step, hint) * value.dtype.bytes
-    if run < LINE or run % VECTOR:
-        return None
-    computed = [op for op in reversed(chain[:-1]) if op.row.kind == "elementwise"]
-    out = []
-    for number, part in enumerate(parts):
-        ops: list[Op] = []
-        for op in computed:
-            here = [v if v.rank == 0 else ops[-1].result if ops else part for v in op.operands]
-            ops.append(Op(op.name, here, op.attrs, [Value(op.result.dtype, part.shape)]))
-        ops = ops or [Op("copy", [part], {}, [Value(part.dtype, part.shape)])]
-        out.append((ResultSlice(value, sz.mul(step, number), strides), ops))
-    return out
-
-
-def _before(op: Op, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """Return the strides of a view's operand in memory, from those of its result."""
-    if op.name == "permute":
-        return tuple(strides[op.attrs["dims"].index(d)] for d in range(len(strides)))
-    if op.name in _VIEWS:
-        return reshaped_strides(op.result.shape, strides, op.operands[0].shape)
-    return strides
+def _one_domain(program: list[Op], outputs: list[Value], axes: Axes) -> bool:
+    """Whether one nest of loops goes over all reductions and results."""
+    reductions = [op for op in program if op.row.kind == "reduce" and axes.reduced(op)]
+    loops = {(frozenset(axes.flat(op.operands[0])), frozenset(axes.reduced(op))) for op in reductions}
+    if len(loops) > 1:
+        return False
+    [(domain, _)] = loops or [(max((frozenset(axes.flat(v)) for v in outputs), key=len), None)]
+    return all(domain.issuperset(axes.flat(v)) for v in outputs)
 
 
 def alignment_of(part: ResultSlice, alignments: Mapping[Value, int], env: Mapping[str, int]) -> int:

@@ -87,7 +87,9 @@ def stage(
     there."""
     everything = passed_on | analysis.passed_on
     layouts = {v: Layout(strides, 1) for v, strides in analysis.strides.items() if v not in everything}
-    found = analyze(live(ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes)
+    found = analyze(
+        live(ops, outputs, known), outputs, layouts, set(analysis.scalars), analysis.hint, analysis.axes, False
+    )
     returned = analysis.results | {
         v: analysis.strides[v] for v in passed_on - analysis.passed_on if v in analysis.outputs
     }

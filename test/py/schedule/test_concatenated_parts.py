@@ -51,7 +51,47 @@ def repeated(x, y):
     return part, np.concatenate([part, part, x], 1)
 
 
+def rotated(x, y):
+    """As a rotary embedding: both halves read both."""
+    left, right = np.split(x, 2, -1)
+    return x * 2 + np.concatenate([-right * y, left], -1)
+
+
+def summed(x, y):
+    """Columns are summed part by part, beside what is stored; parts share nothing."""
+    c = np.concatenate([x[0], np.exp(x[-1])], -1).reshape(-1, 2 * x.shape[-1])
+    return c * 2, c.sum(0), (c * c).sum(0) + 1
+
+
+def sums_of_permuted(x, y):
+    c = np.concatenate([x[0].transpose(1, 0, 2), x[-1].transpose(1, 0, 2), x[-1].transpose(1, 0, 2) * 2], 2) * 2
+    return c.reshape(-1), c.sum((0, 1), keepdims=True)
+
+
+def of_two(x, y):
+    a, b = np.concatenate([x, x * y], 1), np.concatenate([x + y, x - y], 1)
+    return a * b, a + b
+
+
+def centred(x, y):
+    """Columns are read again after their sums."""
+    c = np.concatenate([x[0], np.exp(x[-1])], -1)
+    return c - c.mean(0)
+
+
+def softmax_of_both(x, y):
+    """Rows of both parts, of which each is reduced."""
+    e = np.exp(np.concatenate([x * y, x + y]))
+    return e / e.sum(-1, keepdims=True)
+
+
 PROGRAMS = [
+    (centred, (2, 9, 64), (1, 1, 64)),
+    (softmax_of_both, (7, 96), (7, 96)),
+    (rotated, (6, 128), (6, 64)),
+    (summed, (2, 3, 5, 48), (1, 1, 1, 48)),
+    (sums_of_permuted, (2, 6, 7, 40), (1, 1, 1, 40)),
+    (of_two, (5, 64), (5, 64)),
     (gate, (6, 256), (6, 128)),
     (several, (5, 64), (5, 64)),
     (transposed, (64, 24), (64, 24)),
@@ -83,7 +123,7 @@ def test_on_the_cpu(fn, one, other, rows):
     """Also of sizes that those of the first call are no model for: parts without a full vector, and odd ones."""
     compiled = mlirfuse.jit(fn, target="cpu")
     for columns in (one[-1] // 2, one[-1] // 4 - 1, 3):
-        x = normal(rows, *one[1:-1], columns * (2 if fn is gate else 1))
+        x = normal(rows, *one[1:-1], columns * (one[-1] // other[-1]))
         y = normal(rows, *other[1:-1], columns)
         expected = fn(x.astype(float), y.astype(float))
         for got, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (compiled(x, y), expected)), strict=True):
@@ -96,7 +136,9 @@ def test_on_the_cpu(fn, one, other, rows):
         lambda x, y: np.concatenate([x * y, (x + y)[:, :32]], 1),  # unequal
         lambda x, y: np.concatenate([np.exp(x), -y], 1),  # nothing shared
         lambda x, y: np.stack([x * y, x + y], -1),  # every other element
-        lambda x, y: np.concatenate([x * y, x + y], 1) * np.concatenate([y, x], 1)[:, ::-1],  # read by others, too
+        lambda x, y: (lambda c: c * c[:, ::-1])(np.concatenate([x * y, x + y], 1)),  # in another order, too
+        lambda x, y: np.concatenate([x * y, x + y], 1).sum(1),  # one result of all parts
+        lambda x, y: (lambda c: (c.sum(1), c.sum(0)))(np.concatenate([x * y, x + y], 1)),
     ],
 )
 def test_selected_by_element(fn):
