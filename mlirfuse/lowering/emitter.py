@@ -59,6 +59,7 @@ class Emitter:
         self._constants: dict[tuple, Val] = {}
         self._known: dict[str, object] = {}  # by name: the values of constants
         self._sums: dict[str, tuple[tuple[str, ...], int]] = {}
+        self._selected: set[str] = set()  # names of what was extended from a selection
         self._narrow: dict[str, Val] = {}  # by name: the narrower value of the same kind that it was extended from
 
     # ---- lines and names
@@ -345,11 +346,15 @@ class Emitter:
         return self.op(text, dt.bool_, a.lanes)
 
     def select(self, condition: Val, a, b) -> Val:
-        """``a`` where ``condition``, else ``b``, per lane."""
+        """``a`` where ``condition``, else ``b``, per lane. Values that were extended are selected before that, with one
+        conversion for both; but on a CPU not in a chain, as of a maximum over a window, which would wait for each."""
         a, b = self._pair(a, b)
         narrow, other = self.narrow(a), self.narrow(b)
-        if narrow is not None and other is not None and narrow.dtype == other.dtype:  # one conversion for both
-            return self.cast(self.select(condition, narrow, other), a.dtype)
+        chained = self.target == "cpu" and not self._selected.isdisjoint((a.name, b.name))
+        if narrow is not None and other is not None and narrow.dtype == other.dtype and not chained:
+            found = self.cast(self.select(condition, narrow, other), a.dtype)
+            self._selected.add(found.name)
+            return found
         lanes = max(condition.lanes, a.lanes)
         a, b, condition = self.splat(a, lanes), self.splat(b, lanes), self.splat(condition, lanes)
         if lanes == 1:

@@ -363,3 +363,26 @@ def test_a_backward_of_other_windows_goes_by_places():
         return aten.max_pool2d_with_indices_backward(g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
 
     torch.testing.assert_close(torch.compile(f, backend="mlirfuse")(x, g), f(x, g))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_maxima_of_16_bits_are_exact(dtype, order):
+    """A maximum over a window is one of its elements, NaN, infinities, subnormal numbers and zeros of both signs too,
+    though its comparisons and selections are of float32."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 24, 12, 14, generator=generator).to(dtype)
+    tiny = torch.finfo(dtype).tiny / 4
+    for k, special in enumerate((float("nan"), float("inf"), float("-inf"), 0.0, -0.0, tiny, -tiny)):
+        x.view(-1)[k::31] = special
+    x[0, 0] = -torch.inf
+    x[0, 1, ::2], x[0, 1, 1::2] = 0.0, -0.0
+    x = x.to(memory_format=order)
+
+    def pools(x):
+        adaptive = functional.adaptive_max_pool2d(x, (3, 2))
+        return functional.max_pool2d(x, 3, 2, 1), adaptive, torch.where(x > adaptive.amax(), x, -x)
+
+    for found, expected in zip(torch.compile(pools, backend="mlirfuse")(x), pools(x)):
+        assert found.dtype is dtype and found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
