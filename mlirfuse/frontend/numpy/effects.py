@@ -72,6 +72,8 @@ def acts(value) -> str | None:
         return f"np.{name}" if name in _ACTING_NUMPY else None
     if owner is not None and draws(owner):
         return f"random.{name}" if isinstance(owner, random.Random) else f"np.random.{name}"
+    if isinstance(owner, (io.IOBase, logging.Logger)) or hasattr(type(owner), "__next__"):
+        return f"{name} of {acts(owner)}"
     return f"{module}.{name}" if module in ACTING_MODULES or str(module).partition(".")[0] in CONCURRENT else None
 
 
@@ -143,8 +145,12 @@ class Snapshot:
                     self.kept.append((name, value, held))
             elif isinstance(value, types.FunctionType):
                 queue.append((name, value.__dict__, depth))
+            elif isinstance(value, functools.partial):
+                inside = [(name, part) for part in (value.func, *value.args, *value.keywords.values())]
             elif _is_ours(value):  # a compiled function, which may have the user's attributes
                 self.kept.append((name, value, _attributes(value)))
+            elif isinstance(value, (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)):
+                inside = [(name, value.__self__)]
             elif namespace_of(value) is not None:
                 space, slots = vars_of(value), slots_of(value)
                 seen.add(id(space))

@@ -406,6 +406,38 @@ def test_random_numbers_are_numpys_in_its_order(fn):
         np.testing.assert_array_equal(a, b)
 
 
+class Draws:
+    def __init__(self):
+        self.draw, self.step = np.random.rand, functools.partial(list.append, history)
+
+
+draws, drawing = Draws(), {"rand": np.random.rand, "uniform": functools.partial(random.uniform, 0, 1)}
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x + drawing["rand"](), lambda x: x + drawing["uniform"](), lambda x: x + draws.draw(),
+    lambda x: x + draws.draw(), lambda x: x + len([draws.step(1), *history]),
+])  # fmt: skip
+def test_methods_in_containers_and_partials_change_what_they_are_of(fn):
+    def run(f):
+        history.clear()
+        np.random.seed(3)
+        random.seed(3)
+        return [f(X) for _ in range(3)]
+
+    wanted = run(fn)
+    with pytest.warns(UserWarning, match="every call"):
+        found = run(mlirfuse.jit(fn, fallback=True))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_clocks_and_iterators_in_containers_are_not_seen():
+    held = {"clock": time.perf_counter, "numbers": iter(range(9))}
+    for fn in (lambda x: x * 0 + held["clock"](), lambda x: x + next(held["numbers"])):
+        compiled = mlirfuse.jit(fn)
+        assert compiled(X).tolist() == compiled(X).tolist()
+
+
 def test_a_generator_that_is_an_argument():
     expected = [draw_by_argument(X, g) for g in [np.random.default_rng(5)] for _ in range(3)]
     generator, compiled = np.random.default_rng(5), mlirfuse.jit(draw_by_argument, fallback=True)

@@ -26,7 +26,10 @@ SHOWN = {
     "These fall back: strings": ["test_foreign_arguments.py::test_they_run_by_numpy"],
     "Traces of more than 2,000": ["test_slow_compilations.py::test_past_the_bound_a_function_runs_op_by_op"],
     "A function that takes longer": ["test_slow_compilations.py::test_past_the_bound_a_function_runs_op_by_op"],
-    "Effects are seen": ["test_effects.py::test_with_the_fallback_off_effects_are_errors_and_do_not_happen"],
+    "Effects are seen": [
+        "test_effects.py::test_with_the_fallback_off_effects_are_errors_and_do_not_happen",
+        "test_effects.py::test_clocks_and_iterators_in_containers_are_not_seen",
+    ],
     "What a function reads through": ["test_what_is_read_past_names_stays"],
     "Arguments that fall back": ["test_foreign_arguments.py::test_they_run_by_numpy"],
     "A list, tuple or dict": ["test_large_graphs.py::test_what_contains_itself_is_an_error"],
