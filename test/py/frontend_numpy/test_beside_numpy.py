@@ -107,6 +107,17 @@ def test_onto_every_other_element_as_if_copied(loop):
     np.testing.assert_array_equal(b[::2], np.arange(2500.0))
 
 
+def test_onto_every_other_element_beside_other_slices_as_numpy():
+    def f(b):
+        b[1:3] = b[4:6]
+        b[::2] = b[:2500]
+
+    found, wanted = np.arange(5000.0), np.arange(5000.0)
+    mlirfuse.jit(f)(found)
+    f(wanted)
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_order_of_memory_and_sharing(seed):
     check(numpy_order_programs.generate(seed))

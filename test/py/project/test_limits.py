@@ -62,7 +62,10 @@ SHOWN = {
     "An index out of range (": ["test_numpy_corners.py::test_positions_that_are_not_there"],
     "On a GPU, indices are clamped": ["test_indices.py::test_a_gpu_is_not_asked_by_default"],
     "Results on a GPU are row-major": ["test_beside_numpy.py::test_order_of_memory_and_sharing"],
-    "A copy onto memory": ["test_beside_numpy.py::test_onto_every_other_element_as_if_copied"],
+    "A copy onto memory": [
+        "test_beside_numpy.py::test_onto_every_other_element_as_if_copied",
+        "test_beside_numpy.py::test_onto_every_other_element_beside_other_slices_as_numpy",
+    ],
     "Kernels give none": [
         "test_beside_numpy.py::test_errstate_takes_effect",
         "test_complex.py::test_discarded_imaginary_parts_give_no_warning",
