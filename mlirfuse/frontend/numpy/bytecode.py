@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import dis
 import functools
@@ -126,10 +127,29 @@ _BY_ATTRIBUTE = ("getattr", "hasattr")
 
 @functools.lru_cache(1024)
 def asks(code: types.CodeType) -> bool:
-    """Whether code may go on where a variable or attribute that it reads is not there: it has handlers of exceptions,
-    context managers among them, or asks."""
-    handles = any(step.opname == "PUSH_EXC_INFO" for inner in within(code) for step in dis.get_instructions(inner))
-    return handles or not _ASK.isdisjoint(words_of(code))
+    """Whether code may go on where a variable or attribute that it reads is not there: it handles such errors, runs in
+    context managers other than ``np.errstate``, or asks."""
+    return any(map(_handles_what_is_missing, within(code))) or not _ASK.isdisjoint(words_of(code))
+
+
+def _handles_what_is_missing(code: types.CodeType) -> bool:
+    managers, steps = 0, _steps(code)
+    for k, step in enumerate(steps):
+        managers += (step.opname == "WITH_EXCEPT_START") - (step.argval == "errstate")
+        if step.opname == "PUSH_EXC_INFO" and not steps[k + 1].opname.startswith(("LOAD_", "WITH_EXCEPT_START")):
+            return True  # handles all
+        if step.opname == "CHECK_EXC_MATCH":
+            several = steps[k - 1].opname == "BUILD_TUPLE"
+            named = steps[k - 1 - (steps[k - 1].arg or 0) : k - 1] if several else steps[k - 1 : k]
+            kinds = [getattr(builtins, str(load.argval), None) for load in named]
+            if not all(isinstance(kind, type) and not _is_of_missing(kind) for kind in kinds):
+                return True
+    return managers > 0
+
+
+def _is_of_missing(kind: type) -> bool:
+    """Whether handlers of these exceptions get errors of what is not there."""
+    return any(issubclass(error, kind) or issubclass(kind, error) for error in (NameError, AttributeError))
 
 
 def globals_of(code: types.CodeType) -> dict[str, None]:
