@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import ml_dtypes
 import numpy as np
@@ -167,6 +168,14 @@ FACTORS = {"number": 2.0}
 scaled = functools.partial(lambda factors, x: x * factors[0], [2.0])
 
 
+def imports(x):
+    try:
+        from of_later import FACTOR  # type: ignore[import-not-found]
+    except ImportError:
+        FACTOR = 2.0
+    return x * FACTOR
+
+
 def test_what_is_read_past_names_stays(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
     by_globals = mlirfuse.jit(lambda x: x * globals()["FACTOR"])
@@ -177,6 +186,10 @@ def test_what_is_read_past_names_stays(monkeypatch):
     scaled.args[0][0] = 3.0
     monkeypatch.setitem(FACTORS, "number", 3.0)
     assert [f(x)[0] for f in (by_globals, by_partial, by_name)] == [2.0, 2.0, 3.0]
+    by_import = mlirfuse.jit(imports)
+    assert by_import(x)[0] == 2.0
+    monkeypatch.setitem(sys.modules, "of_later", types.SimpleNamespace(FACTOR=3.0))
+    assert (imports(x)[0], by_import(x)[0]) == (3.0, 2.0)
 
 
 def test_scikit_learn_falls_back():
