@@ -22,7 +22,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy import bytecode
-from mlirfuse.frontend.numpy.scope import namespace_of, slots_of, vars_of
+from mlirfuse.frontend.numpy.scope import namespace_of, parts_of, slots_of, vars_of
 from mlirfuse.frontend.numpy.source import located
 from mlirfuse.runtime import numpy_private
 
@@ -146,7 +146,7 @@ class Snapshot:
             elif isinstance(value, types.FunctionType):
                 queue.append((name, value.__dict__, depth))
             elif isinstance(value, functools.partial):
-                inside = [(name, part) for part in (value.func, *value.args, *value.keywords.values())]
+                inside = [(name, part) for part in (value.func, *parts_of(value))]
             elif _is_ours(value):  # a compiled function, which may have the user's attributes
                 self.kept.append((name, value, _attributes(value)))
             elif isinstance(value, (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)):

@@ -112,6 +112,11 @@ def _class_data(kind: type, attributes: int) -> list[str]:
     return [name for name, held in found.items() if not name.startswith("__") and not hasattr(type(held), "__get__")]
 
 
+def parts_of(value: functools.partial) -> tuple:
+    """The arguments that a partial holds, which it keeps."""
+    return (*value.args, *value.keywords.values())
+
+
 UNSET = object()  # marks a variable without a value
 
 
@@ -209,6 +214,8 @@ def _reachable(roots) -> Iterator[tuple[str, Any, tuple, Any]]:
             queue.extend((f"{name}[{k!r}]", root, (*steps, ("item", k)), v) for k, v in list(value.items())[:256])
         elif isinstance(value, (list, tuple)):
             queue.extend((f"{name}[{k}]", root, (*steps, ("item", k)), v) for k, v in enumerate(value[:256]))
+        elif isinstance(value, functools.partial):
+            queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), getattr(value, k)) for k in ("args", "keywords"))
         elif isinstance(value, type) or has_attributes(value):
             queue.extend((f"{name}.{k}", root, (*steps, ("attr", k)), v) for k, v in data_of(value)[:256])
 
@@ -266,6 +273,11 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
         for name, _, _, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 queue.append(value)
+            elif isinstance(value, functools.partial):
+                queue.append(value.func)
+                for part in parts_of(value):
+                    if not isinstance(part, PLAIN_TYPES):
+                        has_self(part)
             elif isinstance(value, types.ModuleType) and not is_internal(_file_of(value)):
                 inside = vars(value)
                 out += [(f"{name}.{k}", inside, (("item", k),), inside[k]) for k in names if k in inside]
@@ -300,18 +312,21 @@ def _special_names(kind: type) -> set[str]:
 
 
 def _methods(value, kind: type, names) -> list:
-    """The functions behind these attribute names of ``value``, looked up in its class ``kind``: methods,
-    properties and descriptors."""
+    """The functions behind these attribute names of ``value``, in its class ``kind``, and in those that
+    ``super()`` leads to: methods, properties and descriptors."""
     out: list = []
     for name in sorted(names):  # the same order in each process
-        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)  # none of the metaclass's
-        if isinstance(found, _FUNCTIONS):
-            out.append(found.__get__(None if value is kind else value, kind))
-        elif isinstance(found, property) and value is not kind and isinstance(found.fget, types.FunctionType):
-            out.append(types.MethodType(found.fget, value))
-        elif namespace_of(type(found)) is not None:  # a descriptor
-            access = (inspect.getattr_static(type(found), n, None) for n in ("__get__", "__set__"))
-            out += [types.MethodType(method, found) for method in access if isinstance(method, types.FunctionType)]
+        for found in (vars(base)[name] for base in kind.__mro__ if name in vars(base)):  # none of the metaclass's
+            if isinstance(found, _FUNCTIONS):
+                out.append(found.__get__(None if value is kind else value, kind))
+            elif isinstance(found, property) and value is not kind and isinstance(found.fget, types.FunctionType):
+                out.append(types.MethodType(found.fget, value))
+            elif namespace_of(type(found)) is not None:  # a descriptor
+                access = (inspect.getattr_static(type(found), n, None) for n in ("__get__", "__set__"))
+                out += [types.MethodType(method, found) for method in access if isinstance(method, types.FunctionType)]
+            function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+            if not isinstance(function, types.FunctionType) or "super" not in names_of(function.__code__):
+                break
     return out
 
 
@@ -377,6 +392,9 @@ def scope_of(t: Trace, returned: set[int]) -> list:
                 out[id(value), len] = (value, len, len(value))
             for k, v in enumerate(value[:256]):
                 meet(None if isinstance(value, tuple) else value, k, v, depth, True)
+        elif isinstance(value, functools.partial):
+            for part in parts_of(value):
+                meet(None, None, part, depth, True)
         else:
             for namespace, k, found in _attributes_read(value, words, opened, missing):
                 meet(namespace, k, found, depth, k in opened)

@@ -4,6 +4,7 @@ caller's own object."""
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import sys
 import types
@@ -351,6 +352,41 @@ def test_items_that_are_not_read_may_change():
         settings["step"] = step
         np.testing.assert_array_equal(f(x), np.full(3, 3.0))
     assert mlirfuse.counters.specializations == made
+
+
+class Scaled:
+    scale = 2.0
+
+    def of(self, x):
+        return x * self.scale
+
+
+class Shifted(Scaled):
+    def of(self, x):
+        return super().of(x) + 1
+
+
+@pytest.mark.parametrize("change", [
+    lambda held: held["list"].__setitem__(0, 5.0), lambda held: held["dict"].__setitem__("k", 5.0),
+    lambda held: setattr(held["object"], "scale", 5.0), lambda held: held["array"].fill(5.0),
+    lambda held: setattr(Scaled, "scale", 5.0),
+])  # fmt: skip
+@pytest.mark.parametrize("in_a_dict", [False, True])
+def test_what_partials_and_base_classes_hold_may_change(monkeypatch, change, in_a_dict):
+    held = {"list": [2.0], "dict": {"k": 2.0}, "object": Scaled(), "array": np.ones(3)}
+    monkeypatch.setattr(Scaled, "scale", 2.0)
+
+    def scaled(numbers, x, named, thing, array):
+        return thing.of(x * numbers[0] * named["k"] + array)
+
+    part = functools.partial(scaled, held["list"], named=held["dict"], thing=held["object"], array=held["array"])
+    parts = {"part": part}
+    f = (lambda x: Shifted().of(parts["part"](x))) if in_a_dict else (lambda x: Shifted().of(part(x)))
+    compiled, x = mlirfuse.jit(f), np.arange(3.0)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(x), f(x))
+    change(held)
+    np.testing.assert_array_equal(compiled(x), f(x))
 
 
 OF_LATER = """

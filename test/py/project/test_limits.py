@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import operator
 import os
 import pathlib
 import subprocess
@@ -165,7 +165,7 @@ def test_an_int_that_is_read_from_an_array_is_64_bit():
 
 
 FACTORS = {"number": 2.0}
-scaled = functools.partial(lambda factors, x: x * factors[0], [2.0])
+held, factor_of = types.SimpleNamespace(factor=2.0), operator.attrgetter("factor")
 
 
 def imports(x):
@@ -179,13 +179,13 @@ def imports(x):
 def test_what_is_read_past_names_stays(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
     by_globals = mlirfuse.jit(lambda x: x * globals()["FACTOR"])
-    by_partial, by_name = mlirfuse.jit(lambda x: scaled(x)), mlirfuse.jit(lambda x: x * FACTORS["number"])
+    by_getter, by_name = mlirfuse.jit(lambda x: x * factor_of(held)), mlirfuse.jit(lambda x: x * FACTORS["number"])
     x = np.ones(3)
-    assert [f(x)[0] for f in (by_globals, by_partial, by_name)] == [2.0, 2.0, 2.0]
+    assert [f(x)[0] for f in (by_globals, by_getter, by_name)] == [2.0, 2.0, 2.0]
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    scaled.args[0][0] = 3.0
+    monkeypatch.setattr(held, "factor", 3.0)
     monkeypatch.setitem(FACTORS, "number", 3.0)
-    assert [f(x)[0] for f in (by_globals, by_partial, by_name)] == [2.0, 2.0, 3.0]
+    assert [f(x)[0] for f in (by_globals, by_getter, by_name)] == [2.0, 2.0, 3.0]
     by_import = mlirfuse.jit(imports)
     assert by_import(x)[0] == 2.0
     monkeypatch.setitem(sys.modules, "of_later", types.SimpleNamespace(FACTOR=3.0))
