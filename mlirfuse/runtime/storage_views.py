@@ -114,8 +114,20 @@ class StorageViews:
 
     def make(self, leaves: Sequence, env: dict[str, int]) -> list:
         """Return new arrays for results that are written through two views."""
-        like = extern_ops.like(leaves)
-        return [_empty(tuple(sz.substitute(n, env) for n in v.shape), v.dtype, like) for v in self.created]
+        return self._maker(leaves, env)(leaves)
+
+    def _maker(self, leaves: Sequence, env: dict[str, int]) -> Callable[[Sequence], list]:
+        """Return :meth:`make` for calls with the signature of ``leaves`` and these sizes."""
+        types = [(tuple(sz.substitute(n, env) for n in v.shape), v.dtype) for v in self.created]
+        if _native.numpy_only(leaves):
+            numpys = [(shape, dtype.numpy) for shape, dtype in types]
+            return lambda arguments: [np.empty(shape, dtype) for shape, dtype in numpys]
+
+        def make(arguments: Sequence) -> list:
+            like = extern_ops.like(arguments)
+            return [_empty(shape, dtype, like) for shape, dtype in types]
+
+        return make
 
     def arguments(self, leaves: Sequence, created: list) -> list:
         """Return the arrays and numbers of the graph's arguments."""
@@ -138,13 +150,13 @@ class StorageViews:
         graph, count = self.graph, len(leaf_of_arg)
         where = list(range(len(graph.args)))
         run = _native.Dispatcher(lambda given: executor.record(list(given), where, env, list))
+        make = self._maker(leaves, env)
 
         def call(given: list):
             arguments = read(given[:count])
-            created = self.make(arguments, env)
-            inputs = list(arguments)
-            for k in self._written:
-                inputs[k] = arrays.resolved(inputs[k])
+            created, inputs = make(arguments), arguments
+            if self._written:
+                inputs = [arrays.resolved(x) if k in self._written else x for k, x in enumerate(arguments)]
             results = run(*self.arguments(inputs, created)) if graph.returns else []
             for k in self._written:
                 if inputs[k] is not arguments[k]:  # a copy of torch's conjugated view
@@ -157,7 +169,7 @@ class StorageViews:
 
     def results_of(self, leaves: Sequence, created: list, results: list) -> list:
         """Return the results of the original graph, from those of the converted one."""
-        typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)]
+        typed = [_typed(r, self.types.get(k)) for k, r in enumerate(results)] if self.types else results
         origins = {"argument": leaves, "created": created, "result": typed}
         return [origins[what][k] for what, k in self.results]
 
@@ -166,6 +178,8 @@ def _component(array, component: str | None):
     """Return the real or the imaginary numbers of a complex array as a view; of a number, that part."""
     if component is None:
         return array
+    if array.__class__ is np.ndarray and component != "bits":
+        return array.imag if component == "im" else array.real
     library = arrays.framework(array)
     if library is None:
         return array.imag if component == "im" else array.real
