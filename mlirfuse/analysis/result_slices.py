@@ -82,6 +82,12 @@ def _moves_or_computes(op: Op) -> bool:
     return len(op.results) == 1 and op.row.kind in ("elementwise", "reduce", "shape", "create", "index")
 
 
+def _are_columns(split: _Split) -> bool:
+    """Whether a reduction gains by parts: elements of a vector lie along the axis, and few sums are kept. Where all of
+    a vector is in one operand, as of rows, only that one is loaded anyway."""
+    return len(split.parts) <= MOST_REDUCED and all(n == 1 for n in split.parts[0].shape[split.axis + 1 :])
+
+
 class _Parts:
     """The ``program`` with the concatenations ``split`` computed part by part. ``failed``: those of them that an op
     needs as a whole."""
@@ -186,9 +192,9 @@ class _Parts:
                 inside[part] = ResultSlice(value, sz.mul(step, k), strides)
                 outputs.append(part)
         axes = Axes(program, around, alike=self.alike)
-        reduced = {op.result for op in program if op.row.kind == "reduce"}
-        counts = [len(parts) for _, parts, _ in self.split.values() if reduced.intersection(parts)]
-        gains = max(counts) <= MOST_REDUCED if counts else self.shared(hint)
+        of_part = {part: one for one in self.split.values() for part in one.parts}
+        summed = [of_part[v] for op in program if op.row.kind == "reduce" for v in op.operands if v in of_part]
+        gains = all(map(_are_columns, summed)) if summed else self.shared(hint)
         return SlicedResults(program, outputs, axes, inside) if gains and _one_domain(program, outputs, axes) else None
 
     def shared(self, hint: Mapping[str, int]) -> bool:
