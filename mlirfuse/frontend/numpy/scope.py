@@ -7,6 +7,7 @@ import builtins
 import collections
 import functools
 import inspect
+import itertools
 import sys
 import types
 from collections.abc import Iterator
@@ -235,6 +236,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
     selves: set[int] = set()  # ids of objects of ``out`` that methods have
     seen: set[types.CodeType] = set()
     queue = [fn, *(value for value in objects if callable(value))]
+    held: list = []  # functions in containers, which come last
 
     def has_self(value: Any) -> None:
         if id(value) not in selves:
@@ -243,8 +245,8 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
 
     for value in objects:
         has_self(value)
-    while queue and len(seen) < 32:
-        fn = queue.pop(0)
+    while (queue or held) and len(seen) < 32:
+        fn = (queue or held).pop(0)
         receiver, function = getattr(fn, "__self__", None), getattr(fn, "__func__", fn)
         if receiver is not None:
             has_self(receiver)
@@ -273,6 +275,11 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
         for name, _, _, value in out[first:] + [r for r in out[:first] if r[0] == "self"]:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 queue.append(value)
+            elif isinstance(value, (list, tuple, dict)):
+                items = value.values() if isinstance(value, dict) else value
+                held += [
+                    f for f in itertools.islice(items, 256) if isinstance(f, (types.FunctionType, types.MethodType))
+                ]
             elif isinstance(value, functools.partial):
                 queue.append(value.func)
                 for part in parts_of(value):
@@ -347,6 +354,17 @@ class Elements:
         return now is self.array and now.tobytes() == self.content
 
 
+class Members:
+    """A set or bytearray whose members the trace may have read as constants."""
+
+    def __init__(self, container: set | bytearray):
+        self.container, self.content = container, container.copy()
+
+    def hold(self, now) -> bool:
+        """Whether ``now`` is the same container with the same members."""
+        return now is self.container and now == self.content
+
+
 def scope_of(t: Trace, returned: set[int]) -> list:
     """What the function reads from its scope and may change between calls: (namespace, key, value) for numbers, strings
     and functions, and for the containers and objects that lead to them; :class:`Elements` for arrays that are not the
@@ -369,7 +387,9 @@ def scope_of(t: Trace, returned: set[int]) -> list:
         container = isinstance(value, (dict, list, tuple)) or namespace_of(value) is not None
         if isinstance(value, np.ndarray) and id(value) not in arguments and value.nbytes <= _MOST_BYTES:
             value = Elements(value)
-        if namespace is not None and (isinstance(value, (*kinds, Elements)) or container):
+        if isinstance(value, (set, bytearray)):
+            value = Members(value)
+        if namespace is not None and (isinstance(value, (*kinds, Elements, Members)) or container):
             out[id(namespace), key] = (namespace, key, value)
         if container and depth < 4 and (id(value), everything) not in seen:
             seen.add((id(value), everything))
@@ -434,6 +454,6 @@ def read_scope(namespace, key):
 def unchanged(now, value) -> bool:
     """Whether a scope entry is unchanged. Containers, objects and arrays compare by identity: their contents have
     entries of their own, or are read at each call."""
-    if isinstance(value, Elements):
+    if isinstance(value, (Elements, Members)):
         return value.hold(now)
     return now is value or (isinstance(value, _SCALARS) and same_value(now, value))

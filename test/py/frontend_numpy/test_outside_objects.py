@@ -389,6 +389,26 @@ def test_what_partials_and_base_classes_hold_may_change(monkeypatch, change, in_
     np.testing.assert_array_equal(compiled(x), f(x))
 
 
+MEMBERS, BYTES, TIMES = {1, 2}, bytearray(b"ab"), 2.0
+FUNCTIONS, NAMED = [lambda x: x * TIMES], {"f": lambda x: x * TIMES}
+
+
+@pytest.mark.parametrize("f, change", [
+    (lambda x: x * len(MEMBERS), lambda: MEMBERS.add(3)), (lambda x: x * (2 if 3 in MEMBERS else 1), lambda: MEMBERS.add(3)),
+    (lambda x: x * max(MEMBERS), lambda: MEMBERS.add(30)), (lambda x: x * BYTES[0], lambda: BYTES.__setitem__(0, 7)),
+    (lambda x: FUNCTIONS[0](x), lambda: globals().update(TIMES=5.0)),
+    (lambda x: NAMED["f"](x), lambda: globals().update(TIMES=5.0)),
+])  # fmt: skip
+def test_members_of_sets_and_functions_in_containers(monkeypatch, f, change):
+    for name, value in {"MEMBERS": {1, 2}, "BYTES": bytearray(b"ab"), "TIMES": 2.0}.items():
+        monkeypatch.setitem(globals(), name, value)
+    compiled, x = mlirfuse.jit(f), np.arange(3.0)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(x), f(x))
+    change()
+    np.testing.assert_array_equal(compiled(x), f(x))
+
+
 OF_LATER = """
 import contextlib, types
 class Holder: pass
