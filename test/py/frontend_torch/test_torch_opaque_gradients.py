@@ -168,6 +168,23 @@ def test_no_cycle_holds_tensors():
     assert held[3] == held[1]
 
 
+def test_results_are_saved_where_the_backward_reads_them():
+    from mlirfuse.frontend.torch.rewrites import opaque_gradients
+
+    given = torch.randn(12, 8), torch.randn(4, 8, 6), torch.tensor([2, 2, 9, 12])
+    assert not opaque_gradients._keeps_result(torch.ops.mlirfuse_test_experts.grouped.default, given)
+    for kind, keep in (
+        ("saved", lambda ctx, inputs, output: ctx.save_for_backward(output)),
+        ("attribute", lambda ctx, inputs, output: setattr(ctx, "kept", (1, [output]))),
+        ("hidden", lambda ctx, inputs, output: setattr(ctx, "kept", lambda: output)),
+    ):
+        library.define(f"{kind}(Tensor x) -> Tensor")
+        name = f"mlirfuse_test_experts::{kind}"
+        torch.library.register_fake(name, torch.empty_like, lib=library)
+        torch.library.register_autograd(name, lambda ctx, grad: grad, setup_context=keep, lib=library)
+        assert opaque_gradients._keeps_result(getattr(torch.ops.mlirfuse_test_experts, kind).default, given[:1])
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
 def test_gradients_keep_the_order_of_memory(order):
     """A gradient that lies as its tensor does, as ``zeros_like`` makes it, is not copied."""

@@ -18,7 +18,8 @@ from mlirfuse.frontend.torch.fx import layouts
 
 _library = torch.library.Library("mlirfuse", "FRAGMENT")
 _library.define("opaque(str name, Tensor[] tensors) -> Tensor")
-_library.define("opaque_gradients(str name, Tensor[] tensors, Tensor out, Tensor gradient, bool[] needed) -> Tensor[]")
+_library.define("opaque_gradients(str name, Tensor[] tensors, Tensor? out, Tensor gradient, "
+                "bool[] needed) -> Tensor[]")  # fmt: skip
 
 
 _rewritten: set[str] = set()  # names of ops
@@ -72,7 +73,7 @@ class _Opaque(torch.autograd.Function):
     def forward(ctx: Any, name: str, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.name = name
         out = _op(name)(*tensors)
-        ctx.save_for_backward(*tensors, out)
+        ctx.save_for_backward(*tensors, out if _keeps_result(_op(name), tensors) else None)
         return out
 
     @staticmethod
@@ -87,9 +88,24 @@ def _opaque(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return _Opaque.apply(name, *tensors)
 
 
-def _gradients(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor, gradient: torch.Tensor,
+def _keeps_result(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the backward of ``op`` may read its result; False only if what it keeps is known."""
+    try:
+        with private.disable_current_modes(), private.above_autograd(), torch.enable_grad():
+            made = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
+            out = op(*(x.requires_grad_(x.dtype.is_floating_point or x.dtype.is_complex) for x in made))
+            kept = private.pytree.tree_leaves([out.grad_fn.saved_tensors, vars(out.grad_fn)])
+    except Exception:  # such as of an op without a Python formula, or of symbolic sizes
+        return True
+    plain = (torch.Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size)
+    return any(not isinstance(x, plain) or getattr(x, "grad_fn", None) is out.grad_fn for x in kept)
+
+
+def _gradients(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor | None, gradient: torch.Tensor,
                needed: Sequence[bool]) -> list[torch.Tensor]:  # fmt: skip
     op = _op(name)
+    given = [*tensors, gradient] if out is None else [*tensors, out, gradient]
+    out = torch.empty_like(gradient) if out is None else out  # whose values nothing reads
     with private.above_autograd(), torch.enable_grad():
         leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed)]
         wanted = [x for x, need in zip(leaves, needed) if need]
@@ -97,7 +113,7 @@ def _gradients(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor, gr
             again = op(*leaves)
         found = torch.autograd.grad(again, wanted, gradient, allow_unused=True)
     results = [_in_order(g, x) for x, g in zip(wanted, found)]
-    return _apart(results, [*tensors, out, gradient])
+    return _apart(results, given)
 
 
 def _in_order(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
@@ -119,7 +135,7 @@ def _apart(results: list[torch.Tensor], others: Sequence[torch.Tensor]) -> list[
     return apart
 
 
-def _like(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor, gradient: torch.Tensor,
+def _like(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor | None, gradient: torch.Tensor,
           needed: Sequence[bool]) -> list[torch.Tensor]:  # fmt: skip
     return [torch.empty_like(x) for x, need in zip(tensors, needed) if need]
 
