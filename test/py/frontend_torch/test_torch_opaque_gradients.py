@@ -175,6 +175,9 @@ def test_results_are_saved_where_the_backward_reads_them():
     assert not opaque_gradients._keeps_result(torch.ops.mlirfuse_test_experts.grouped.default, given)
     for kind, keep in (
         ("saved", lambda ctx, inputs, output: ctx.save_for_backward(output)),
+        ("detached", lambda ctx, inputs, output: ctx.save_for_backward(output.detach())),
+        ("copied", lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output.clone())),
+        ("computed", lambda ctx, inputs, output: setattr(ctx, "kept", output.sum(-1))),
         ("attribute", lambda ctx, inputs, output: setattr(ctx, "kept", (1, [output]))),
         ("hidden", lambda ctx, inputs, output: setattr(ctx, "kept", lambda: output)),
     ):

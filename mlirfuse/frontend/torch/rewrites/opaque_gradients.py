@@ -89,16 +89,19 @@ def _opaque(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _keeps_result(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the backward of ``op`` may read its result; False only if what it keeps is known."""
+    """Whether the backward of ``op`` may read its result, or what was computed from it; False only if what it keeps is
+    known: inputs, and plain values."""
     try:
         with private.disable_current_modes(), private.above_autograd(), torch.enable_grad():
             made = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
             out = op(*(x.requires_grad_(x.dtype.is_floating_point or x.dtype.is_complex) for x in made))
             kept = private.pytree.tree_leaves([out.grad_fn.saved_tensors, vars(out.grad_fn)])
+            inputs = {x.untyped_storage()._cdata for x in made}
+            computed = [x for x in kept if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in inputs]
     except Exception:  # such as of an op without a Python formula, or of symbolic sizes
         return True
     plain = (torch.Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size)
-    return any(not isinstance(x, plain) or getattr(x, "grad_fn", None) is out.grad_fn for x in kept)
+    return bool(computed) or any(not isinstance(x, plain) for x in kept)
 
 
 def _gradients(name: str, tensors: Sequence[torch.Tensor], out: torch.Tensor | None, gradient: torch.Tensor,
