@@ -552,6 +552,17 @@ def test_gradients_of_results_need_no_inputs(f, write):
     assert torch.allclose(found, wanted)
 
 
+def test_strides_of_one_element_address_nothing():
+    def f(x, i):
+        return x.clone().index_put_((i,), x[0], accumulate=True)
+
+    for shape in ((1,), (1, 3), (3, 1)):
+        x = torch.arange(24.0).as_strided(shape, (2,) if len(shape) == 1 else (6, 2))
+        found, wanted = compiled(f)(x, torch.tensor([0])), f(x, torch.tensor([0]))
+        assert torch.equal(found, wanted)
+        assert all(a == b for a, b, n in zip(found.stride(), wanted.stride(), shape) if n != 1)
+
+
 def test_an_input_that_the_backward_computes_from_may_not_be_written():
     """The limit: torch's own cut recomputes, too, what is no result; the error is eager's for a written tensor."""
     for backend in ("mlirfuse", "aot_eager_decomp_partition"):
