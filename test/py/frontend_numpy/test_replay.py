@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import mlirfuse
 from mlirfuse.frontend.numpy.graph_breaks import replay
@@ -185,3 +186,31 @@ def test_captured_arrays_are_read_in_each_call(written):
     for _ in range(CALLS):
         scale += 1
         same(fused(VECTOR), scaled(VECTOR))
+
+
+def drawn(x):
+    noise = scipy.stats.norm.rvs(loc=x)
+    return noise * 2 if np.sort(x)[0] > 0 else noise - 1
+
+
+def saved(x):
+    (x * 2).tofile(files[-1])
+    return x * 2 if np.sort(x)[0] > 0 else x + 1
+
+
+files = []
+
+
+@pytest.mark.parametrize("function", [drawn, saved])
+def test_steps_that_act_run_once(function, tmp_path, written):
+    """A call whose values lead elsewhere would start again, and draw or write twice."""
+    found = []
+    for index, run in enumerate([function, mlirfuse.jit(function)]):
+        np.random.seed(0)
+        with open(tmp_path / str(index), "wb") as file:
+            files.append(file)
+            found.append([run(sign * (abs(VECTOR) + 1)) for sign in (1, 1, 1, 1, -1, 1, 1, 1, -1, -1)])
+            file.flush()
+            found[-1].append((np.random.random(), files.pop().tell()))
+    same(found[1], found[0])
+    assert not written

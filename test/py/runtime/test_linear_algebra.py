@@ -21,6 +21,8 @@ MATRICES = {
     "ints": np.eye(5, dtype=np.int64) * 3,
     "stacked": np.stack([SQUARE, 2 * SQUARE]),
     "one": np.array([[4.0]]),
+    "large": np.eye(3) * 1e200,
+    "tiny": np.eye(3) * 1e-200,
     "singular": np.zeros((3, 3)),
     "negative": -SQUARE,
     "with a NaN": np.where(np.eye(5, dtype=bool), np.nan, SQUARE),
@@ -61,9 +63,11 @@ def assert_same(found, expected):
 def test_of_one_matrix(name, matrix):
     function = getattr(np.linalg, name)
     given = MATRICES[matrix]
-    (found, messages), (expected, same) = outcome(direct(function), given), outcome(function, given)
-    assert_same(found, expected)
-    assert messages == same
+    for errors in ("warn", "raise"):
+        with np.errstate(all=errors):
+            (found, messages), (expected, same) = outcome(direct(function), given), outcome(function, given)
+        assert_same(found, expected)
+        assert messages == same
 
 
 @pytest.mark.parametrize("matrix", MATRICES)

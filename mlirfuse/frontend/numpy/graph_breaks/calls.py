@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,24 @@ def pure(function: Callable) -> bool:
     module = getattr(function, "__module__", None) or ""
     known = module.split(".")[0] in ("numpy", "scipy", "_operator", "operator")
     return known and getattr(function, "__name__", "") not in WRITING
+
+
+# Names of functions that draw random numbers or write files, and of arguments of those that draw.
+_ACTING = {"rvs", "random_state", "rng", "seed", "tofile", "dump"}
+
+
+def repeatable(function: Callable, constants: Iterable) -> bool:
+    """Whether a call of a :func:`pure` function, with these arguments besides arrays, has no effect either, so that it
+    may run twice: it writes no file, draws no random numbers and calls no function of the user's."""
+    if isinstance(function, np.ufunc):
+        return True
+    module = getattr(function, "__module__", None) or ""
+    try:
+        words = {getattr(function, "__name__", ""), *inspect.signature(function).parameters}
+    except (TypeError, ValueError):  # written in C
+        words = {getattr(function, "__name__", "")}
+    calls = any(callable(x) and not isinstance(x, (type, np.ufunc)) for x in constants)
+    return not calls and words.isdisjoint(_ACTING) and not module.startswith("scipy.io")
 
 
 @functools.lru_cache

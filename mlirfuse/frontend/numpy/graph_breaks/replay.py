@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirfuse.frontend import tree as trees
+from mlirfuse.frontend.numpy.graph_breaks import calls
 from mlirfuse.frontend.numpy.graph_breaks.tree import (
     Call,
     Read,
@@ -158,6 +159,7 @@ class _Writer:
 
     def _call(self, step: Call) -> None:
         _require(step.pure and step.flat)
+        _require(calls.repeatable(step.function, [leaf.value for leaf in step.leaves if leaf.kind == "constant"]))
         made = next(self.results)
         _require(not isinstance(made, BaseException))
         leaves, tree = made
