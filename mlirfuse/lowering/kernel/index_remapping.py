@@ -235,12 +235,17 @@ class IndexRemapping(Accesses):
         if one:  # all lanes are in one operand
             i = Index(self.scalar(i.base))
         behind = [self._behind(i, start) for start in starts[1:]]
-        envs = self._loaded_from_one_operand(op, env, i, starts, behind, lanes if one else i.lanes)
-        if one and not envs:
+        with self.forget():  # who else reads inputs where operands end needs their own elements
+            if envs := self._loaded_from_one_operand(op, env, i, starts, behind, lanes if one else i.lanes):
+                return (yield from self._selected(op, behind, envs))
+        if one:
             return (yield from self._element_of_operand(op, env, self.scalar(i.base), lanes))
-        if not envs:
-            clamped = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
-            envs = [self._along_operand(op, env, k, index) for k, index in enumerate(clamped)]
+        clamped = [self._clamp(i, start, v.shape[axis])[0] for start, v in zip(starts, op.operands)]
+        envs = [self._along_operand(op, env, k, index) for k, index in enumerate(clamped)]
+        return (yield from self._selected(op, behind, envs))
+
+    def _selected(self, op: Op, behind: list[Val], envs: list[Env]) -> Steps:
+        """The last operand of a concatenation, at its env, for which ``behind`` holds."""
         result = yield op.operands[0], envs[0]
         for condition, operand, inner in zip(behind, op.operands[1:], envs[1:]):
             result = self.e.select(condition, (yield operand, inner), result)

@@ -135,3 +135,20 @@ def test_a_vector_of_one_part_is_one_load(fn):
         text = mlirfuse.jit(fn, target="cuda:sm_90").lower(*parts).as_text("ptx")
         loads.append(len(re.findall(r"ld\.global\S*\.v", text)))
     assert loads[1] < 2 * loads[0]  # schedules differ
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_inputs_that_are_also_read_where_a_part_ends(axis):
+    """What one load gives where another part is selected is not the input's element there."""
+
+    def first(x, y):
+        return np.split(x, 2, axis)[0] * 2, np.split(y, 2, axis)[0] * 3
+
+    for fn in (
+        lambda x, y: np.concatenate(first(x, y), axis) + x,
+        lambda x, y: np.concatenate(first(y, x), axis) * y,
+        lambda x, y: (np.concatenate(first(x, y), axis), x * 5),
+        lambda x, y: np.concatenate(np.split(x * 2, 2, axis)[:1] + np.split(y, 2, axis)[:1], axis) - x * 2,
+    ):
+        for dtype in (np.float32, np.float16):
+            check(fn, normal(16, 64, dtype=dtype), normal(16, 64, dtype=dtype), candidates=3, bound=5e-3)
