@@ -143,16 +143,18 @@ class SegmentedProgram:
         for op in ordered:
             assert op.segment is not None
             members.setdefault(op.segment, []).append(op)
+        over = {graph.returns[k]: graph.args[a] for k, a in graph.aliases.items()}
         steps = []
         for segment, ops in members.items():
-            inside = set(ops)
+            inside, read = set(ops), {v for op in ops for v in op.operands}
             outs = [
                 v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
             ]
             if outs:
-                steps.append(
-                    Step(segment, an.analyze(traffic.live(ops, outs), outs, layouts, scalars, hint, self.axes))
-                )
+                by_parts = not any(over.get(v) in read for v in outs)  # parts are not stored over what is read
+                live = traffic.live(ops, outs)
+                analysis = an.analyze(live, outs, layouts, scalars, hint, self.axes, by_parts)
+                steps.append(Step(segment, analysis))
         if self.target.early_launch:
             steps = _reductions_first(steps)
         steps.sort(key=lambda step: step.segment.why == WRITES_ARGUMENT)

@@ -160,3 +160,28 @@ def test_offsets_that_vectors_do_not_divide():
     sizes = [dict.fromkeys(program.symbols, n) for n in (2048, 2050, 2051)]
     lanes = [program.parameters(env, {})[0].access.lanes for env in sizes]
     assert lanes == [4, 2, 1]
+
+
+def test_results_over_arguments():
+    """What is written over an argument that it reads is stored as a whole, by one kernel; parts need a copy."""
+
+    def added(x, y, z):
+        x += np.concatenate([y * z, y + z], 1)
+
+    def overwritten(x, y, z):
+        x[...] = np.concatenate([y * z, y + z], 1)
+
+    def crossed(x, y, z):
+        left, right = np.split(x, 2, 1)
+        x[...] = np.concatenate([right * y, left * y], 1)
+
+    for fn, count, split in (added, 1, False), (overwritten, 1, True), (crossed, 2, True):
+        given = [normal(6, 128), normal(6, 64), normal(6, 64)]
+        for target in "cpu", "cuda:sm_90":
+            steps = steps_of(fn, *given, target=target)
+            assert (len(steps), any(step.analysis.inside for step in steps)) == (count, split), fn.__name__
+        expected = [x.copy() for x in given]
+        fn(*expected)
+        mlirfuse.jit(fn, target="cpu")(*given)
+        for got, want in zip(given, expected):
+            np.testing.assert_allclose(got, want, 1e-6)
