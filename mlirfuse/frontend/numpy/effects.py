@@ -123,7 +123,7 @@ class Snapshot:
             seen.add(id(value))
             inside: Any = ()
             if isinstance(value, np.ndarray):
-                if 0 < value.nbytes <= left and value.flags.writeable and value.dtype != object:
+                if 0 < value.nbytes <= left and value.flags.writeable:
                     left -= value.nbytes
                     self.kept.append((name, value, value.copy()))
             elif isinstance(value, dict):
@@ -180,8 +180,7 @@ def _state(generator) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 def _restored(value, before) -> bool:
     """Restores ``value`` to ``before``; whether it had changed."""
     if isinstance(value, np.ndarray):
-        now, then = (x.reshape(-1).view(np.uint8) for x in (value, before))
-        if value.shape == before.shape and np.array_equal(now, then):
+        if value.shape == before.shape and _same_elements(value, before):
             return False
         if value.shape != before.shape:
             value.shape = before.shape
@@ -206,6 +205,16 @@ def _restored(value, before) -> bool:
             return False
         set_state(before)
     return True
+
+
+def _same_elements(array: np.ndarray, before: np.ndarray) -> bool:
+    """Whether two arrays of one shape hold the same bits; arrays of objects, the same objects."""
+    if array.dtype.kind == "T":  # strings of variable width, whose bits are addresses
+        return np.array_equal(array, before)
+    if array.dtype.hasobject:
+        return array.tobytes() == before.tobytes()
+    now, then = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (array, before))
+    return np.array_equal(now, then)
 
 
 def _holds(container, before) -> bool:

@@ -430,6 +430,10 @@ def _attributes_read(value, words: set[str], opened: set[str], missing: bool) ->
         kinds = (value if isinstance(value, type) else type(value)).__mro__
         yield from ((kind, len, len(vars(kind))) for kind in kinds if namespace_of(kind) is not None)
         yield from ((value, k, read_scope) for k in slot_names(value) if k in words and not hasattr(value, k))
+    if "super" in words:  # leads to what a class overrides
+        for kind in (value if isinstance(value, type) else type(value)).__mro__:
+            held = vars(kind) if namespace_of(kind) is not None else {}
+            yield from ((kind, k, v) for k, v in held.items() if k in words and getattr(kind, k, None) is v)
     every = words & READ_ALL or "getattr" in opened
     for k in {*words, *inside, *slot_names(value)} if every else words:
         namespace, found = attribute_of(value, k)

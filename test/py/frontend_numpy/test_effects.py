@@ -788,3 +788,41 @@ def test_a_name_of_a_metaclass_method_is_no_method():
         return REGISTRY.register(x) * SCALE.factor
 
     np.testing.assert_array_equal(mlirfuse.jit(fn, fallback=False)(np.ones(3)), [2, 2, 2])
+
+
+WRITTEN = {
+    "a column": np.zeros((5, 4))[:, 1],
+    "columns": np.zeros((5, 4))[:, ::2],
+    "reversed": np.zeros(6)[::-2],
+    "of Fortran": np.zeros((5, 4), order="F"),
+    "without axes": np.array(0.0),
+    "objects": np.array([0.0, None], dtype=object),
+    "a field beside objects": np.zeros(3, [("a", "O"), ("b", "i8")])["b"],
+    "with objects": np.zeros(3, [("a", "O"), ("b", "i8")]),
+    "strings": np.zeros(3, np.dtypes.StringDType()) if hasattr(np.dtypes, "StringDType") else np.zeros(3, "U3"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_arrays_of_all_layouts_and_types(kind):
+    """What a trace writes into an array around the function happens once, and one that it does not write is no
+    reason not to compile."""
+    array = WRITTEN[kind]
+    first = (0,) * array.ndim if array.dtype.names is None else "b"
+
+    def counted(x):
+        array[first] = array[first] * 2 + 1 if array.dtype.kind != "T" else array[first] + "a"
+        return x * 2
+
+    def read(x):
+        return x * array.ndim
+
+    pythons, ours = [], []
+    for run, found in ((counted, pythons), (mlirfuse.jit(counted), ours)):
+        before = array.copy()
+        for _ in range(3):
+            run(np.ones(3))
+            found.append(array.tolist())
+        array[...] = before
+    assert ours == pythons
+    np.testing.assert_array_equal(mlirfuse.jit(read, fallback=False)(np.ones(3)), read(np.ones(3)))

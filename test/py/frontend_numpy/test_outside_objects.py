@@ -369,12 +369,13 @@ class Shifted(Scaled):
 @pytest.mark.parametrize("change", [
     lambda held: held["list"].__setitem__(0, 5.0), lambda held: held["dict"].__setitem__("k", 5.0),
     lambda held: setattr(held["object"], "scale", 5.0), lambda held: held["array"].fill(5.0),
-    lambda held: setattr(Scaled, "scale", 5.0),
+    lambda held: setattr(Scaled, "scale", 5.0), lambda held: setattr(Scaled, "of", lambda self, x: x * 7),
 ])  # fmt: skip
 @pytest.mark.parametrize("in_a_dict", [False, True])
 def test_what_partials_and_base_classes_hold_may_change(monkeypatch, change, in_a_dict):
     held = {"list": [2.0], "dict": {"k": 2.0}, "object": Scaled(), "array": np.ones(3)}
     monkeypatch.setattr(Scaled, "scale", 2.0)
+    monkeypatch.setattr(Scaled, "of", Scaled.of)  # sets it back
 
     def scaled(numbers, x, named, thing, array):
         return thing.of(x * numbers[0] * named["k"] + array)
