@@ -2132,3 +2132,57 @@ def test_a_variable_that_is_an_int_or_a_float(kind):
         else:
             with pytest.raises(OverflowError, match="a float does not hold"):
                 compiled(x.copy(), n)
+
+
+def _written_reshaped(a, out):
+    for i in range(a.shape[0]):
+        flat = a[i].T.reshape(-1)
+        flat[0] = 9
+        out[i] = a[i]
+
+
+def _written_differences(a, out):
+    for i in range(a.shape[0]):
+        same = np.diff(a[i], n=0)
+        same[0] = 9
+        out[i] = a[i]
+
+
+def _written_transposed(a, out):
+    for i in range(a.shape[0]):
+        view = np.einsum("jk->kj", a[i])
+        view[0] = 9
+        out[i] = a[i]
+
+
+def _written_into_out(a, out):
+    for i in range(a.shape[0]):
+        view = np.clip(a[i], 0, 0.5, out=out[i])
+        view += 1
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("fn", [_written_reshaped, _written_differences, _written_transposed, _written_into_out])
+@pytest.mark.filterwarnings("ignore::mlirfuse.FallbackWarning")
+def test_views_that_may_be_copies_here_are_not_written(fn, order):
+    """NumPy's results are views of what they are computed from, which a loop's copies are not."""
+    compiled = mlirfuse.jit(fn)
+    for seed in range(3):
+        a = np.asarray(np.random.default_rng(seed).random((5, 4, 4)), order=order)
+        ours, pythons = [a.copy("K"), np.zeros_like(a)], [a.copy("K"), np.zeros_like(a)]
+        compiled(*ours)
+        fn(*pythons)
+        for found, wanted in zip(ours, pythons):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_writes_into_reshaped_rows_are_native():
+    def fn(a):
+        for i in range(a.shape[0]):
+            flat = a[i].reshape(-1)
+            flat[1] = 7
+
+    ours, pythons = np.zeros((5, 4, 4)), np.zeros((5, 4, 4))
+    mlirfuse.jit(fn, fallback=False)(ours)
+    fn(pythons)
+    np.testing.assert_array_equal(ours, pythons)

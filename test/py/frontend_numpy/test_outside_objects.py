@@ -451,3 +451,11 @@ def test_what_is_not_there_at_first(monkeypatch, read, write, before, after):
         np.testing.assert_array_equal(compiled(x), f(x))
     exec(write, vars(scope))
     np.testing.assert_array_equal(compiled(x), x * 3)
+
+
+def test_a_method_that_super_leads_to_may_be_replaced(monkeypatch):
+    shifted = Shifted()
+    compiled, x = mlirfuse.jit(lambda x: shifted.of(x)), np.arange(3.0)
+    np.testing.assert_array_equal(compiled(x), shifted.of(x))
+    monkeypatch.setattr(Scaled, "of", lambda self, x: x * 7)
+    np.testing.assert_array_equal(compiled(x), x * 7 + 1)

@@ -20,6 +20,7 @@ from mlirfuse.frontend.numpy.loops.values import (
     PYTHONS,
     Array,
     ArrayType,
+    Copied,
     Lazy,
     Method,
     NotOutlinable,
@@ -460,9 +461,9 @@ class Expressions(PythonNumbers):
             at = e.note(operand, place, at)
         e.fail_if(e.not_(e.compute(place, number_)), callbacks.raised)
         results: list[Any] = []
-        for kind in made.leaves:
+        for kind, shares in zip(made.leaves, made.shares):
             if isinstance(kind, ArrayType):
-                results.append(self._result(kind, place, at))
+                results.append(self._result(kind, place, at, shares))
             elif kind.dtype is dt.bool_:
                 results.append(Number(e.cmp("ne", e.load(e.offset(place, at), dt.i64), 0), kind))
             else:
@@ -470,14 +471,15 @@ class Expressions(PythonNumbers):
             at += 8 * words_of(kind)
         return _tuples(made.results.unflatten(results))
 
-    def _result(self, kind: ArrayType, place: str, at: int) -> Array:
-        """An extern op's array, whose words are at ``place``, in memory of its own."""
+    def _result(self, kind: ArrayType, place: str, at: int, copied: bool) -> Array:
+        """An extern op's array, whose words are at ``place``, in memory of its own. ``copied``: NumPy's is a view."""
         e, site = self.code, self.fresh_site()
         self.extern_sites.add(site)
         shape = [e.load(e.offset(place, at + 8 * (k + 1)), dt.i64) for k in range(kind.rank)]
         base, pointer = e.load(e.offset(place, at), dt.i64), e.load_pointer(e.offset(place, at))
         strides = arrays.dense_strides(e, kind.dtype, shape)
-        return Array(kind.dtype, pointer, shape, strides, bool(shape), frozenset([Site(site)]), base)
+        roots: frozenset = frozenset([Site(site), Copied(site)] if copied else [Site(site)])
+        return Array(kind.dtype, pointer, shape, strides, bool(shape), roots, base)
 
     def name_of(self, value: Any) -> str:
         """The variable that is this generator; "" for none."""

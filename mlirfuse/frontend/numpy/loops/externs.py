@@ -67,8 +67,9 @@ def supported(function: Any) -> bool:
 
 class Extern:
     """One call in a loop's code. ``args`` and ``keywords``: trees of values; their arrays and unknown numbers are its
-    ``operands``, which take words of the call's block in this order, and its results follow. ``generator``: the
-    variable whose method it is, if it draws numbers."""
+    ``operands``, which take words of the call's block in this order, and its results follow. ``shares``: the results
+    that are an operand's memory in NumPy, and copies here. ``generator``: the variable whose method it is, if it draws
+    numbers."""
 
     def __init__(self, function: Callable, args: Sequence, keywords: dict[str, Any], generator: str = ""):
         self.function, self.generator = function, generator
@@ -83,7 +84,9 @@ class Extern:
         given += [f"{name}={self._argument(value)}" for name, value in keywords.items()]
         self._called = f"function({', '.join(given)})"
         self._kinds = [v.type for v in self.operands]
-        self.results, self.leaves = _types(self._sampled(2))
+        found, samples = self._sampled(2)
+        self.results, self.leaves = _types(found)
+        self.shares = [any(np.may_share_memory(x, s) for s in samples) for x in trees.flatten(found)[0]]
         self._check_ranks()
         arrays = [*(k for k in self._kinds), *self.leaves]
         if not any(isinstance(kind, ArrayType) for kind in arrays):
@@ -116,14 +119,14 @@ class Extern:
         one of other samples gives other types."""
         for extent in (1, 3):
             try:
-                found = self._sampled(extent)
+                found, _ = self._sampled(extent)
             except NotOutlinable:  # the extent does not fit the function, or the other arguments
                 continue
             same = _types(found) == (self.results, self.leaves)
             require(same, f"the function {_name(self.function)}, which looks at extents")
 
-    def _sampled(self, extent: int) -> Any:
-        """The results for sample arguments whose axes have this extent."""
+    def _sampled(self, extent: int) -> tuple[Any, list]:
+        """The results for sample arguments whose axes have this extent, and those."""
         function, owner = self.function, getattr(self.function, "__self__", None)
         if is_generator(owner):  # whose state must not advance
             created = np.random.default_rng(0) if isinstance(owner, np.random.Generator) else np.random.RandomState(0)
@@ -132,7 +135,7 @@ class Extern:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return eval(self._called, self._scope | samples | {"function": function})
+                return eval(self._called, self._scope | samples | {"function": function}), list(samples.values())
         except Exception as error:
             raise NotOutlinable(f"the function {_name(self.function)} ({type(error).__name__} for a sample)") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,13 +52,15 @@ PY_INT, PY_FLOAT, PY_BOOL = NumberType(dt.i64, True), NumberType(dt.f64, True), 
 PY_COMPLEX = NumberType(dt.c128, True)
 
 
-class Site(NamedTuple):
+@dataclass(frozen=True)
+class Site:
     """A site in the code that allocates arrays."""
 
     number: int
 
 
-class Copied(NamedTuple):
+@dataclass(frozen=True)
+class Copied:
     """Marks memory that must not be written into: it is read-only (-1), or may be a copy where NumPy has a view."""
 
     site: int
