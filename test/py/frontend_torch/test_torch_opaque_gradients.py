@@ -172,7 +172,8 @@ def test_results_are_saved_where_the_backward_reads_them():
     from mlirfuse.frontend.torch.rewrites import opaque_gradients
 
     given = torch.randn(12, 8), torch.randn(4, 8, 6), torch.tensor([2, 2, 9, 12])
-    assert not opaque_gradients._keeps_result(torch.ops.mlirfuse_test_experts.grouped.default, given)
+    grouped = torch.ops.mlirfuse_test_experts.grouped.default
+    assert not opaque_gradients._keeps_result(grouped, given, (True, True, False))
     for kind, keep in (
         ("saved", lambda ctx, inputs, output: ctx.save_for_backward(output)),
         ("detached", lambda ctx, inputs, output: ctx.save_for_backward(output.detach())),
@@ -185,7 +186,7 @@ def test_results_are_saved_where_the_backward_reads_them():
         name = f"mlirfuse_test_experts::{kind}"
         torch.library.register_fake(name, torch.empty_like, lib=library)
         torch.library.register_autograd(name, lambda ctx, grad: grad, setup_context=keep, lib=library)
-        assert opaque_gradients._keeps_result(getattr(torch.ops.mlirfuse_test_experts, kind).default, given[:1])
+        assert opaque_gradients._keeps_result(getattr(torch.ops.mlirfuse_test_experts, kind).default, given[:1], [True])
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
@@ -200,3 +201,29 @@ def test_gradients_keep_the_order_of_memory(order):
     (expected,) = torch.autograd.grad(torch.ops.mlirfuse_test_experts.grouped(x, weight, offsets).sum(), weight)
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride() == weight.stride()
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_formula_that_keeps_what_is_needed(needed):
+    """The result is saved by what this call's gradients read, which are not all that there are."""
+    name = f"mlirfuse_test_experts::scaled_exp{needed:d}"
+    library.define(f"scaled_exp{needed:d}(Tensor x, Tensor weight) -> Tensor")
+    library.impl(f"scaled_exp{needed:d}", lambda x, weight: (x * weight).exp(), "CompositeExplicitAutograd")
+    torch.library.register_fake(name, lambda x, weight: torch.empty_like(x), lib=library)
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, *([] if ctx.needs_input_grad[1] else [output]))
+
+    def backward(ctx, grad):
+        x, weight, *out = ctx.saved_tensors
+        grad = grad * (out[0] if out else (x * weight).exp()) if weight.sum().item() else grad
+        return grad * weight, grad * x
+
+    torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
+    op = getattr(torch.ops.mlirfuse_test_experts, f"scaled_exp{needed:d}")
+    torch._dynamo.reset()
+    run = torch.compile(lambda *given: op(*given), backend="mlirfuse", fullgraph=True)
+    x, weight = torch.randn(6, 4, requires_grad=True), torch.randn(6, 4, requires_grad=needed)
+    wanted = [x, weight] if needed else [x]
+    expected, found = (torch.autograd.grad(g(x, weight).sum(), wanted) for g in (op, run))
+    torch.testing.assert_close(found, expected)

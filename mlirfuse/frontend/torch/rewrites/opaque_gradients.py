@@ -73,7 +73,8 @@ class _Opaque(torch.autograd.Function):
     def forward(ctx: Any, name: str, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.name = name
         out = _op(name)(*tensors)
-        ctx.save_for_backward(*tensors, out if _keeps_result(_op(name), tensors) else None)
+        kept = _keeps_result(_op(name), tensors, ctx.needs_input_grad[1:])
+        ctx.save_for_backward(*tensors, out if kept else None)
         return out
 
     @staticmethod
@@ -88,13 +89,13 @@ def _opaque(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return _Opaque.apply(name, *tensors)
 
 
-def _keeps_result(op: Any, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the backward of ``op`` may read its result, or what was computed from it; False only if what it keeps is
-    known: inputs, and plain values."""
+def _keeps_result(op: Any, tensors: Sequence[torch.Tensor], needed: Sequence[bool]) -> bool:
+    """Whether the backward of ``op`` to the tensors that are ``needed`` may read its result, or what was computed from
+    it; False only if what it keeps is known: inputs, and plain values."""
     try:
         with private.disable_current_modes(), private.above_autograd(), torch.enable_grad():
             made = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in tensors]
-            out = op(*(x.requires_grad_(x.dtype.is_floating_point or x.dtype.is_complex) for x in made))
+            out = op(*(x.requires_grad_(need) for x, need in zip(made, needed)))
             kept = private.pytree.tree_leaves([out.grad_fn.saved_tensors, vars(out.grad_fn)])
             inputs = {x.untyped_storage()._cdata for x in made}
             computed = [x for x in kept if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in inputs]
