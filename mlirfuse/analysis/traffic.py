@@ -6,7 +6,7 @@ by-value scalars do not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mlirfuse.analysis import views as noop
 from mlirfuse.ir import sizes as sz
@@ -16,14 +16,16 @@ from mlirfuse.ir.sizes import Size
 NAMES = "bytes_read", "bytes_written"  # keys of a segment's params
 
 
-def result_views(graph: Graph) -> dict[Value, noop.View]:
-    """Return the results that are views of an argument, or of another result: they need no kernel."""
+def result_views(graph: Graph, results: Sequence[Value] | None = None) -> dict[Value, noop.View]:
+    """Return the results that are views of an argument, or of another result: they need no kernel. ``results``: of
+    these, whether arguments take over their values or not."""
     strides = {v: layout.strides for v, layout in zip(graph.args, graph.layouts) if layout is not None}
-    aliased = {graph.returns[k] for k in graph.aliases} | {graph.args[k] for k in graph.aliases.values()}
+    written = {graph.returns[k] for k in graph.aliases} if results is None else set()
+    memory = {v for v in written if v.op is not None} | {graph.args[k] for k in graph.aliases.values()}
     out = {}
-    for value in dict.fromkeys(graph.returns):
+    for value in dict.fromkeys(graph.returns if results is None else results):
         found = noop.view_of(value, strides) if value.op is not None else None
-        if found is not None and value not in aliased and found[0] not in aliased:
+        if found is not None and value not in written and found[0] not in memory:
             out[value] = found
     return out
 

@@ -112,6 +112,7 @@ class SegmentedProgram:
         strides = [n for layout in graph.layouts if layout for n in layout.strides]
         self.symbols = sorted(sz.symbols_of([n for v in graph.args for n in v.shape] + strides) | hint.keys())
         self.pointer_args = [k for k in range(len(graph.args)) if k not in graph.scalars]
+        self._copy_views()
         self.views = traffic.result_views(graph)  # results that are views of an argument or of another, with no kernel
         self.axes = axes or Axes(graph.ops, own=graph.own_results)
         self._copy_aside()
@@ -222,6 +223,17 @@ class SegmentedProgram:
                 free.remove(found)
         return len(graph.aliases) > before
 
+    def _copy_views(self) -> None:
+        """Copy what is returned as a view of an argument and becomes another argument's value, too (``b[:] = a[::-1];
+        return a[::-1]``)."""
+        graph = self.graph
+        results = [v for k, v in enumerate(graph.returns) if k not in graph.aliases]
+        views = traffic.result_views(graph, results)
+        for k in graph.aliases:
+            value = graph.returns[k]
+            if value in views:
+                graph.returns[k] = self._copy(value, "writes what is a view, too", value.op.segment)
+
     def _copy_aside(self) -> None:
         """Copy an argument's old elements first if they become another argument's value, or its own at other indices
         (``b[::-1] = b``)."""
@@ -245,11 +257,11 @@ class SegmentedProgram:
                 changed = True
         return changed
 
-    def _copy(self, value: Value, why: str) -> Value:
-        """A copy of ``value``, in a new segment of its own."""
+    def _copy(self, value: Value, why: str, segment: Segment | None = None) -> Value:
+        """A copy of ``value``, in ``segment`` or a new one of its own."""
         copy = Op("copy", [value], {}, [Value(value.dtype, value.shape)])
-        copy.group = Group()
-        copy.segment = Segment(copy.group, "pointwise", {}, why)
+        copy.segment = segment or Segment(Group(), "pointwise", {}, why)
+        copy.group = copy.segment.group
         self.graph.ops.append(copy)
         return copy.result
 

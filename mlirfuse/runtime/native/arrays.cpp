@@ -208,7 +208,14 @@ PyObject* own_view(const Placement& placement, const ArraySpec& spec, PyObject* 
 }
 
 PyObject* numpy_view(const ArraySpec& spec, PyObject* source, int64_t byte_offset) {
-  Ref of_scalar(PyArray_CheckScalar(source) && !PyArray_Check(source) ? PyArray_FromScalar(source, nullptr) : nullptr);
+  Ref of_scalar;
+  if (PyFloat_Check(source) || PyLong_Check(source) || PyComplex_Check(source)) {  // NumPy's float64 is a float, too
+    auto* descr = reinterpret_cast<PyArray_Descr*>(Py_NewRef(spec.descr.get()));   // reference is stolen
+    of_scalar = Ref(PyArray_FromAny(source, descr, 0, 0, NPY_ARRAY_FORCECAST, nullptr));
+  } else if (PyArray_CheckScalar(source) && !PyArray_Check(source)) {
+    of_scalar = Ref(PyArray_FromScalar(source, nullptr));
+  }
+  if (PyErr_Occurred()) return nullptr;
   if (of_scalar) source = of_scalar.get();
   if (!PyArray_Check(source)) {
     PyErr_SetString(PyExc_TypeError, "a view for NumPy needs a NumPy array to share memory with");

@@ -30,7 +30,7 @@ NUMBERS = [
 ]  # fmt: skip
 CONDITIONS = [
     "{v}.sum() > {x}", "np.any({v} < 0)", "{v}[0] > {v}[-1]", "np.all({v} > {x})", "{v}.max() - {v}.min() > 3",
-    "isinstance({v}, np.ndarray) and {v}.mean() > 0", "not np.allclose({v}, {w})", "np.median({v}) > {x}",
+    "isinstance({v}, np.ndarray) and {v}.mean() > 0.05", "not np.allclose({v}, {w})", "np.median({v}) > {x}",
     "int({v}.sum()) % 2 == 0", "type({v}) is np.ndarray", "n > 3", "{x} > 0 or {v}.min() < -2",
 ]  # fmt: skip
 

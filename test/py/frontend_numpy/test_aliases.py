@@ -335,3 +335,51 @@ def test_joined_rows_in_another_shape_lie_as_the_argument(fn, make):
     into(x, y, out)
     np.testing.assert_array_equal(out, fn(x, y))
     np.testing.assert_array_equal(mlirfuse.jit(fn)(x, y), fn(x, y))
+
+
+def written_onto(b, a):
+    b[:] = a[::-1]
+    return a[::-1]
+
+
+def reversed_onto(b, a):
+    b[::-1] = a
+    return a[::-1]
+
+
+def a_part_onto(b, a):
+    b[2:] = a[2:]
+    return a[2:], b
+
+
+def the_result_of_others(b, a):
+    b[:] = a[::-1] + 1
+    return b[1:]
+
+
+@pytest.mark.parametrize("fn", [written_onto, reversed_onto, a_part_onto, the_result_of_others])
+def test_views_that_are_written_onto_another_argument_stay_views(fn):
+    a, b = np.arange(64.0), np.zeros(64)
+    want_a, want_b = a.copy(), b.copy()
+    first = lambda x: x[0] if isinstance(x, tuple) else x  # noqa: E731
+    got, want = first(mlirfuse.jit(fn)(b, a)), first(fn(want_b, want_a))
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(b, want_b)
+    for mine, wanted in ((a, want_a), (b, want_b)):
+        assert np.shares_memory(got, mine) == np.shares_memory(want, wanted)
+
+
+@pytest.mark.parametrize("number", [3.5, 2, True, np.float64(1.5), np.float32(2.5), np.int64(3)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int64"])
+def test_libraries_take_numbers_that_fill_arrays(dtype, number):
+    """An array of one number is a view of it, also of a Python number, which has no memory of NumPy's."""
+
+    def f(x, number):
+        x[...] = number
+        return np.matmul(x, x.T)
+
+    x, y = np.ones((5, 8), dtype), np.ones((5, 8), dtype)
+    got, want = mlirfuse.jit(f)(x, number), f(y, number)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(x, y)
