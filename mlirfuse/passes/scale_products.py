@@ -38,7 +38,8 @@ class ScaleProducts(Pass):
         for product in [op for op in block.ops if op.name == "matmul"]:
             for k, scaled in enumerate(product.operands):
                 factor = _factor(scaled)
-                if factor is None or users.get(scaled) != [product] or scaled in returned:
+                once = users.get(scaled) == [product] and product.operands.count(scaled) == 1
+                if factor is None or not once or scaled in returned:
                     continue
                 if _elements(product.result) > _elements(scaled):
                     continue

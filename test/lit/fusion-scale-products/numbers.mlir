@@ -50,3 +50,14 @@ func.func @stay(%s: tensor<f32>, %a: tensor<?x?xf32> {fusion.shape = ["s0", "s0"
   %3 = "fusion.matmul"(%2, %b) : (tensor<?x?xf16>, tensor<?x?xf16>) -> tensor<?x?xf16>
   return %0, %1, %3 : tensor<?x?xf32>, tensor<?x?xf32>, tensor<?x?xf16>
 }
+
+// Both operands are the multiple.
+// CHECK-LABEL: func.func @squared(
+// CHECK-NEXT: %[[M:.*]] = "fusion.mul"
+// CHECK-NEXT: fusion.matmul"(%[[M]], %[[M]])
+// CHECK-NEXT: return
+func.func @squared(%s: tensor<f32>, %a: tensor<?xf32> {fusion.shape = ["s0"]}) -> tensor<f32> {
+  %0 = "fusion.mul"(%s, %a) : (tensor<f32>, tensor<?xf32>) -> tensor<?xf32>
+  %1 = "fusion.matmul"(%0, %0) : (tensor<?xf32>, tensor<?xf32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}

@@ -4,6 +4,7 @@ that shrink, solvers and draws in loops (benchmarks/programs/composed.py)."""
 from __future__ import annotations
 
 import copy
+import math
 import pathlib
 import sys
 import warnings
@@ -57,3 +58,15 @@ def test_program(name, monkeypatch):
     loops = jitted.eager.loops
     assert any(loop.ran for loop in loops) == (name not in TRACED)
     assert not [loop.refused for loop in loops if loop.refused]
+
+
+@pytest.mark.parametrize("shape", [(8,), (6, 6)])
+def test_products_of_a_multiple_with_itself(shape):
+    """The factor of a product's operand moves behind it, unless both operands are the multiple."""
+    x = np.arange(math.prod(shape), dtype=np.float64).reshape(shape) + 1
+    for fn in (
+        lambda x: (y := x * 2) @ y,
+        lambda x: (x * 3) @ (x * 3).T,
+        lambda x: np.dot(y := np.arange(len(x), dtype=np.float32) * 0.5, y),
+    ):
+        np.testing.assert_allclose(mlirfuse.jit(fn, fallback=False)(x), fn(x), rtol=1e-12)
