@@ -38,7 +38,7 @@ from mlirfuse.core import mlir
 from mlirfuse.core.errors import MlirfuseError
 from mlirfuse.core.pipeline_text import Item, PipelineError, parse_pipeline, split_options
 from mlirfuse.dialects import fusion
-from mlirfuse.ir.graph import Block, Graph, walk
+from mlirfuse.ir.graph import Block, Graph, Op, walk
 
 
 class PassError(MlirfuseError):
@@ -460,3 +460,13 @@ def blocks(graph: Graph) -> Iterator[Block]:
     yield graph.body
     for op in walk(graph.body):
         yield from op.blocks
+
+
+def become(block: Block, op: Op, created: list[Op]) -> None:
+    """Have ``op``, of ``block``, do what the last of the ``created`` ops does, behind the others of them."""
+    last = created[-1]
+    op.name, op.operands, op.attrs = last.name, last.operands, last.attrs
+    for one in created:
+        one.origin = op.origin
+    place = block.ops.index(op)
+    block.ops[place:place] = created[:-1]

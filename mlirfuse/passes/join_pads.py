@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.ir.sizes import Size
-from mlirfuse.passes.base import Pass, blocks, register
+from mlirfuse.passes.base import Pass, become, blocks, register
 
 _RESHAPES = "reshape", "expand_dims", "squeeze"
 
@@ -156,12 +156,7 @@ def _rewrite(block: Block, total: Op, whole: Sum) -> None:
     joined = b.reshape(b.op("concatenate", *pieces, axis=axis), total.result.shape)
     if whole.rest is not None:
         joined = b.op("add", whole.rest, joined)
-    (last,) = b.block.ops[-1:]
-    total.name, total.operands, total.attrs = last.name, last.operands, last.attrs
-    for created in b.block.ops:
-        created.origin = total.origin
-    place = block.ops.index(total)
-    block.ops[place:place] = b.block.ops[:-1]
+    become(block, total, b.block.ops)
 
 
 def _is_zero(value: Value) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Graph, Op, Value
-from mlirfuse.passes.base import Pass, blocks, register
+from mlirfuse.passes.base import Pass, become, blocks, register
 
 Digits = tuple[
     tuple[int, int], ...
@@ -208,9 +208,4 @@ def _rewrite(block: Block, op: Op, form: AffineView, order: list[tuple[int, int]
             value if found is None else b.broadcast_to(b.constant(*found[1:]), value.shape) for found in constants
         ]
         value = b.op(name, *operands, **dict(attrs))
-    (last,) = b.block.ops[-1:]
-    op.name, op.operands, op.attrs = last.name, last.operands, last.attrs
-    for created in b.block.ops:
-        created.origin = op.origin
-    place = block.ops.index(op)
-    block.ops[place:place] = b.block.ops[:-1]
+    become(block, op, b.block.ops)
