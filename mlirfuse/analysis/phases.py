@@ -387,12 +387,17 @@ def _pinned(program: list[Op], axes: Axes) -> set[Axis]:
     return pinned
 
 
+def maps_index(op: Op, axes: Axes) -> bool:
+    """Return whether ``op`` may read an operand at another index than its result's."""
+    return bool(_pinned([op], axes))
+
+
 def reads_elsewhere(analysis: Analysis, argument: Value) -> bool:
     """Return whether an element that depends on ``argument`` may read it at another index than its own."""
     reached = {argument}
     for op in analysis.ops:
         if any(v in reached for v in op.operands):
-            if _pinned([op], analysis.axes):
+            if maps_index(op, analysis.axes):
                 return True
             reached.update(op.results)
     return False

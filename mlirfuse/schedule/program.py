@@ -144,7 +144,7 @@ class SegmentedProgram:
         for op in ordered:
             assert op.segment is not None
             members.setdefault(op.segment, []).append(op)
-        over = {graph.returns[k]: graph.args[a] for k, a in graph.aliases.items()}
+        over = {graph.returns[k]: a for k, a in graph.aliases.items()}
         steps = []
         for segment, ops in members.items():
             inside, read = set(ops), {v for op in ops for v in op.operands}
@@ -152,9 +152,11 @@ class SegmentedProgram:
                 v for op in ops for v in op.results if v in returned or any(u not in inside for u in users.get(v, ()))
             ]
             if outs:
-                by_parts = not any(over.get(v) in read for v in outs)  # parts are not stored over what is read
                 live = traffic.live(ops, outs)
-                analysis = an.analyze(live, outs, layouts, scalars, hint, self.axes, by_parts)
+                analysis = an.analyze(live, outs, layouts, scalars, hint, self.axes)
+                written_over = [(v, over[v]) for v in outs if v in over and graph.args[over[v]] in read]
+                if analysis.inside and not all(self._overwrites(analysis, v, a) for v, a in written_over):
+                    analysis = an.analyze(live, outs, layouts, scalars, hint, self.axes, by_parts=False)
                 steps.append(Step(segment, analysis))
         if self.target.early_launch:
             steps = _reductions_first(steps)
@@ -212,7 +214,7 @@ class SegmentedProgram:
             argument, layout = graph.args[place], graph.layouts[place]
             alike = argument.dtype is value.dtype and argument.shape == value.shape
             packed = layout is not None and layout.strides == sz.contiguous_strides(value.shape)
-            return alike and packed and self._in_place(value, argument, full=True)
+            return alike and packed and self._in_place(value, place)
 
         for k, value in enumerate(graph.returns):
             if k in graph.aliases or value in self.views:
@@ -252,7 +254,7 @@ class SegmentedProgram:
             value = graph.returns[k]
             if value.op is not None and value.op.segment is not None and value.op.segment.why == WRITES_ARGUMENT:
                 continue  # an earlier call made this copy
-            if not self._in_place(value, graph.args[argument], full=argument in graph.donated):
+            if not self._in_place(value, argument):
                 graph.returns[k] = self._copy(value, WRITES_ARGUMENT)
                 changed = True
         return changed
@@ -265,21 +267,27 @@ class SegmentedProgram:
         self.graph.ops.append(copy)
         return copy.result
 
-    def _in_place(self, value: Value, argument: Value, full: bool = False) -> bool:
-        """Whether a kernel can write ``value`` over ``argument`` while it computes: no other kernel reads the old
-        elements.
+    def _in_place(self, value: Value, place: int) -> bool:
+        """Whether a kernel can write ``value`` over the argument ``place`` while it computes: no other kernel reads the
+        old elements.
 
         This holds if only the kernel that computes ``value`` reads the argument, each element at the index that it
-        writes. ``full``: also allow segments with reductions, see :func:`in_place.overwrites_full`."""
+        writes."""
         if value in self.graph.args or self.graph.returns.count(value) > 1:
             return False
-        readers = [s.analysis for s in self.steps if argument in s.analysis.inputs]
+        argument = self.graph.args[place]
+        return all(self._overwrites(s.analysis, value, place) for s in self.steps if argument in s.analysis.inputs)
+
+    def _overwrites(self, analysis: an.Analysis, value: Value, place: int) -> bool:
+        """Whether the kernels of a segment that reads the argument ``place`` may write ``value`` over it: with
+        reductions only over donated ones, see :func:`in_place.overwrites_full`."""
+        argument = self.graph.args[place]
         window = self.graph.windows.get(self.graph.returns.index(value))
         if window is not None:
-            return all(in_place.overwrites_window(a, value, argument, window) for a in readers)
-        return all(
-            in_place.overwrites(a, value, argument) or (full and in_place.overwrites_full(a, value, argument))
-            for a in readers
+            return in_place.overwrites_window(analysis, value, argument, window)
+        full = place in self.graph.donated
+        return in_place.overwrites(analysis, value, argument) or (
+            full and in_place.overwrites_full(analysis, value, argument)
         )
 
     def _layout_of(self, k: int) -> Layout:

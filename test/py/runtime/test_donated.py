@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from test_concatenated_parts import OVER_ARGUMENTS, random_parts
 from test_schedule_ir import layer_norm, norm_backward
 
 import mlirfuse
@@ -71,6 +72,29 @@ def test_every_scheduler(name):
                 step.segment.schedule = target.schedulers.attributes(params)
                 for a, b in zip(results(graph.copy(), env, [x.copy() for x in given]), wanted, strict=True):
                     assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max()), (n, m, params)
+            step.segment.schedule = {}
+
+
+@pytest.mark.parametrize(("fn", "one", "other"), [*OVER_ARGUMENTS, *map(random_parts, range(40))])
+def test_results_in_parts(fn, one, other):
+    """Each scheduler's, with rows of full vectors and others; where all is read as it is written, over the argument."""
+    target = targets.cpu()
+    for rows, factor in (one[0], 1), (3, 1), (600, 1), (700, 3):
+        given = [np.random.default_rng(0).standard_normal((rows, *shape[1:-1], shape[-1] * factor), np.float32)
+                 for shape in (one, other)]  # fmt: skip
+        wanted = fn(*[x.astype(np.float64) for x in given])
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        lowered = mlirfuse.jit(fn).lower(*given)
+        graph, env = lowered.segmented(), lowered.env
+        graph.donated = set(range(len(graph.args)))
+        steps = Program(graph, target, env).steps
+        assert graph.aliases or (fn, one, other) not in OVER_ARGUMENTS
+        for step in steps:
+            call = SizedCall(env, {}, target.properties)
+            for params in itertools.islice(target.schedulers.candidates(step.analysis, call), 3):
+                step.segment.schedule = target.schedulers.attributes(params)
+                for a, b in zip(results(graph.copy(), env, [x.copy() for x in given]), wanted, strict=True):
+                    np.testing.assert_allclose(a, b, 2e-5, 2e-5)
             step.segment.schedule = {}
 
 

@@ -79,6 +79,29 @@ def centred(x, y):
     return c - c.mean(0)
 
 
+def gate_of_casts(x, g):
+    """Each half is read at two elements of the same part."""
+    wide = np.exp(x)
+    left, right = np.split(wide, 2, -1)
+    return np.concatenate([g * right + wide[:, : g.shape[1]], left - right * g], -1)
+
+
+def turned(x, y):
+    """Along the rows of blocks that other dimensions follow."""
+    left, middle, right = np.split(np.maximum(x, -1), 3, 1)
+    return np.concatenate([left * y + right, middle * y, left * middle], 1)
+
+
+def gate_and_bias(x, g):
+    both = gate(x, g)
+    return both, both.sum(0)
+
+
+def gate_standardized(x, g):
+    both = gate(x, g)
+    return (both - both.mean(0)) / (both.std(0) + 1)
+
+
 PROGRAMS = [
     (centred, (2, 9, 64), (1, 1, 64)),
     (rotated, (6, 128), (6, 64)),
@@ -141,6 +164,83 @@ def test_selected_by_element(fn):
     check(fn, *inputs, candidates=2)
 
 
+OVER_ARGUMENTS = [
+    (rotated, (6, 128), (6, 64)),
+    (gate, (6, 256), (6, 128)),
+    (gate, (37, 2, 3, 128), (37, 2, 3, 64)),
+    (gate_of_casts, (5, 192), (5, 96)),
+    (turned, (3, 15, 72), (3, 5, 72)),
+    (gate_and_bias, (70, 128), (70, 64)),
+    (gate_standardized, (70, 128), (70, 64)),
+]
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16])
+@pytest.mark.parametrize(("fn", "one", "other"), OVER_ARGUMENTS)
+def test_over_donated_arguments(fn, one, other, dtype):
+    """Each part overwrites the elements that the same thread reads: no races, and the same results."""
+    check(
+        fn, normal(*one, dtype=dtype), normal(*other, dtype=dtype), bound=1e-5 if dtype is f32 else 0.03, donated=True
+    )
+
+
+def exchanged(x, g):
+    left, right = np.split(x, 2, -1)
+    return np.concatenate([right * g, left * g], -1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "over"),
+    [
+        (exchanged, True),  # each thread reads what it writes, though in another order
+        (lambda x, g: exchanged(x, g) + x[:, ::-1], False),
+        (lambda x, g: exchanged(np.roll(x, 1, 1), g), False),
+        (lambda x, g: exchanged(np.concatenate([x[1:], x[:1]]), g), False),
+        (lambda x, g: np.concatenate([x[:, :64] * g, x[:, 32:96] + g], 1), False),  # half a part further on
+        (lambda x, g: (exchanged(x, g), x[:, :64].sum(0) * g), False),
+        (lambda x, g: (exchanged(x, g), x.sum(1)), False),
+    ],
+)
+def test_what_is_not_stored_over_an_argument(fn, over):
+    inputs = normal(6, 128), normal(6, 64)
+    for target in "cpu", "cuda:sm_90":
+        lowered = mlirfuse.jit(fn, target=target).lower(*inputs)
+        graph = lowered.segmented()
+        graph.donated = {0}
+        Program(graph, targets.of(target), lowered.env)
+        assert (0 in graph.aliases) == over
+    check(fn, *inputs, donated=over, candidates=2)
+
+
+def random_parts(seed):
+    """A concatenation of random sums and products of the parts of ``x``, sometimes of another slice, and ``y``."""
+    rng = np.random.default_rng(seed)
+    count, axis = int(rng.integers(2, 5)), int(rng.integers(1, 3))
+    chosen = rng.integers(count, size=(count, 3))
+    odd, before, after, more = rng.random(4) < 0.25
+    shape = [5, 6, 64]
+
+    def fn(x, y):
+        x = np.tanh(x) if before else x
+        parts = np.split(x, count, axis)
+        read = [[parts[k] for k in some] for some in chosen]
+        if odd:
+            half = parts[0].shape[axis] // 2
+            read[-1][0] = x[(slice(None),) * axis + (slice(half, half + parts[0].shape[axis]),)]
+        joined = np.concatenate([a * y + b * c for a, b, c in read], axis)
+        joined = joined + x if after else joined
+        return (joined, y + 1) if more else joined
+
+    return fn, [n * count if d == axis else n for d, n in enumerate(shape)], shape
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_over_donated_arguments(seed):
+    fn, one, other = random_parts(seed)
+    for donated in False, None:
+        check(fn, normal(*one), normal(*other), candidates=2, donated=donated)
+
+
 def test_empty_parts():
     def fn(x, y):
         return np.concatenate([x * y, (x + y)[:, :0], x - y], 1)
@@ -163,7 +263,7 @@ def test_offsets_that_vectors_do_not_divide():
 
 
 def test_results_over_arguments():
-    """What is written over an argument that it reads is stored as a whole, by one kernel; parts need a copy."""
+    """Parts are written over an argument whose elements each thread reads only where it writes; else they need a copy."""
 
     def added(x, y, z):
         x += np.concatenate([y * z, y + z], 1)
@@ -175,7 +275,7 @@ def test_results_over_arguments():
         left, right = np.split(x, 2, 1)
         x[...] = np.concatenate([right * y, left * y], 1)
 
-    for fn, count, split in (added, 1, False), (overwritten, 1, True), (crossed, 2, True):
+    for fn, count, split in (added, 1, True), (overwritten, 1, True), (crossed, 1, True):
         given = [normal(6, 128), normal(6, 64), normal(6, 64)]
         for target in "cpu", "cuda:sm_90":
             steps = steps_of(fn, *given, target=target)

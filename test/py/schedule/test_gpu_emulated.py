@@ -109,17 +109,18 @@ def check(
     only=lambda params: True,
     changed=lambda params: params,
     bound: float | None = None,
-    donated: bool = False,
+    donated: bool | None = False,
 ) -> None:
     """Runs ``fn`` with the first ``candidates`` of each segment that are ``only`` such ones, ``changed``, the other
-    segments as chosen, and compares with NumPy. ``donated``: results are written over arguments, at least one is."""
+    segments as chosen, and compares with NumPy. ``donated``: results are written over arguments, at least one is
+    (None: where that is possible)."""
     lowered = mlirfuse.jit(fn, target=f"cuda:{chip}").lower(*inputs)
     target = targets.of(f"cuda:{chip}")
     env = lowered.env
     graph = lowered.segmented()
-    graph.donated = set(range(len(graph.args))) if donated else set()
+    graph.donated = set(range(len(graph.args))) if donated is not False else set()
     program = Program(graph, target, env)
-    assert bool(graph.aliases) >= donated
+    assert graph.aliases or not donated
     expected = fn(*[x.astype(np.float64) if x.dtype.name in BOUND else x for x in inputs])
     expected = expected if isinstance(expected, tuple) else (expected,)
     chosen = [SCHEDULERS.choose(step.analysis, SizedCall(env, {}, target.properties)) for step in program.steps]
