@@ -5,6 +5,7 @@ one exchange between threads, instead of two."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mlirfuse.analysis.axes import Axes
 from mlirfuse.analysis.phases import Analysis
@@ -28,10 +29,11 @@ class MaxSumExp:
 @dataclass(eq=False)
 class Moments:
     """A sum and the squared deviations of the same elements, its ``results``: accumulated like m2 alone, whose mean
-    yields the sum."""
+    yields the sum. ``attrs``: m2's."""
 
     operands: list[Value]
     results: list[Value]
+    attrs: dict[str, Any]
     name: str = "m2"
     row: OpDef = TABLE["m2"]
 
@@ -63,7 +65,7 @@ def _with_moments(phase: list) -> list:
     for op in phase:
         total = totals.get(op.operands[0])
         if op.row.accumulator == "moments" and total is not None:
-            out.append(Moments(op.operands, [total.result, op.result]))
+            out.append(Moments(op.operands, [total.result, op.result], op.attrs))
         elif op is not total:
             out.append(op)
     return out

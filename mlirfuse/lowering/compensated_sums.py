@@ -104,7 +104,7 @@ def _add_moments(e: Emitter, op: Op, total: Total, a: tuple[Val, ...]) -> Total:
     count, mean, squares, mean_lost, squares_lost = total
     uncompensated = red.combine(e, op, (count, mean, squares), a)
     apart = e.sub(e.sub(a[1], mean), mean_lost)
-    share = red.share_of(e, a[0], uncompensated[0])
+    share = red.share_of(e, op, a[0], uncompensated[0])
     moved, lost = two_sum(e, mean, e.fma(apart, share, mean_lost))
     between = e.mul(apart, e.mul(apart, e.mul(count, share)))  # 0 if the total is empty, for any mean of the block
     added, less = two_sum(e, squares, e.add(a[2], between))

@@ -93,7 +93,7 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
     if name == "all":
         return (e.and_(a[0], b[0]),)
     if name == "m2":
-        return _combine_m2(e, a, b)
+        return _combine_m2(e, op, a, b)
     if name == "max_sum_exp":
         top = e.max(a[0], b[0])
         base = finite_base(e, top)
@@ -115,9 +115,9 @@ def combine(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...], in_order
     return e.select(take, b[0], a[0]), e.select(take, b[1], a[1])
 
 
-def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
+def _combine_m2(e: Emitter, op: Op, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val, ...]:
     """Chan, Golub and LeVeque's update of counts, means and squared deviations. The mean is a weighted average of both,
-    so that for infinities it is what their sum is."""
+    so that for infinities it is what their sum is; for an exact zero, that of equal means is theirs."""
     known = e.known(a[0]), e.known(b[0])
     apart = e.sub(b[1], a[1])
     if None not in known and sum(known):  # the same counts in every thread
@@ -127,9 +127,11 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
         )
     else:
         count = e.add(a[0], b[0])
-        share = share_of(e, b[0], count)
+        share = share_of(e, op, b[0], count)
         rest, scale = e.sub(1.0, share), e.mul(a[0], share)
     mean = e.fma(b[1], share, e.mul(a[1], rest))
+    if exact_zero(op):
+        mean = e.select(e.cmp("eq", apart, 0.0), a[1], mean)
     return (
         count,
         mean,
@@ -137,10 +139,16 @@ def _combine_m2(e: Emitter, a: tuple[Val, ...], b: tuple[Val, ...]) -> tuple[Val
     )  # 0 if one is empty, for any mean of the other
 
 
-def share_of(e: Emitter, part: Val, count: Val) -> Val:
+def exact_zero(op: Op | Moments) -> bool:
+    """Whether squared deviations have to be exactly 0 for equal elements."""
+    return bool(op.attrs["exact_zero"])
+
+
+def share_of(e: Emitter, op: Op | Moments, part: Val, count: Val) -> Val:
     """``part / count``, 0 if both are 0. Accurate, since squared deviations are taken from a mean computed with it: an
-    ulp of error would add its square."""
-    return e.mul(part, corrected_reciprocal(e, e.max(count, 1.0)))
+    ulp of error would add its square. Correctly rounded for an exact zero, so that the whole is a share of 1."""
+    count = e.max(count, 1.0)
+    return e.div(part, count) if exact_zero(op) else e.mul(part, corrected_reciprocal(e, count))
 
 
 def finite_base(e: Emitter, top: Val) -> Val:
@@ -272,21 +280,33 @@ def of_thread(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     count, sums = counted(e, rows)
     known = e.known(count)
     count = sum_of_lanes(e, count) if known is None else e.const(known * count.lanes, count.dtype)
-    return means_and_deviations(e, count, sums, lambda mean: deviations(e, rows, mean))
+    return means_and_deviations(e, op, count, sums, lambda mean: deviations(e, op, rows, mean))
 
 
-def means_and_deviations(e: Emitter, count: Val, sums: Val, deviations_from) -> tuple[Val, ...]:
+def means_and_deviations(e: Emitter, op: Op, count: Val, sums: Val, deviations_from) -> tuple[Val, ...]:
     """The m2 accumulator for ``count`` elements with these sums per lane; ``deviations_from(mean)``, also per lane,
-    reads the elements again."""
-    mean = sum_of_lanes(e, mean_of(e, count, sums))  # weighted before summation, because a total may overflow
-    return count, mean, sum_of_lanes(e, deviations_from(mean))
+    reads the elements again, for :func:`deviations`."""
+    mean = sum_of_lanes(e, mean_of(e, op, count, sums))  # weighted before summation, because a total may overflow
+    return _from_deviations(e, count, mean, *(sum_of_lanes(e, val) for val in deviations_from(mean)))
 
 
 def _total_m2(e: Emitter, op: Op, rows) -> tuple[Val, ...]:
     """The deviations of a thread's elements from their own mean: two passes over registers."""
     count, sums = counted(e, rows)
-    mean = mean_of(e, count, sums)
-    return count, mean, deviations(e, rows, mean)
+    mean = mean_of(e, op, count, sums)
+    return _from_deviations(e, count, mean, *deviations(e, op, rows, mean))
+
+
+def _from_deviations(e: Emitter, count: Val, mean: Val, squares: Val, rest: Val | None = None) -> tuple[Val, ...]:
+    """The m2 accumulator from the sum of squared deviations from a rounded mean, and, for an exact zero, the sum of
+    these deviations, with which the mean is corrected (Chan, Golub and LeVeque's corrected two-pass algorithm). Where
+    all elements are equal, deviations are a few units in the last place, whose sums and their product are exact."""
+    if rest is None:
+        return count, mean, squares
+    off = e.div(rest, e.max(count, 1.0))
+    better = e.add(mean, off)
+    finite = e.cmp("lt", e.abs(better), math.inf)  # else the mean is an infinity
+    return count, e.select(finite, better, mean), e.max(e.sub(squares, e.mul(rest, off)), 0.0)
 
 
 def counted(e: Emitter, rows) -> tuple[Val, Val]:
@@ -308,18 +328,22 @@ def gather(e: Emitter, state: tuple[Val, ...], rows) -> tuple[Val, ...]:
     return e.add(state[0], count), e.add(state[1], total), state[2]
 
 
-def mean_of(e: Emitter, count: Val, total: Val) -> Val:
+def mean_of(e: Emitter, op: Op, count: Val, total: Val) -> Val:
     """The mean of ``count`` elements with this sum; 0 if there are none."""
     known = e.known(count)
-    return share_of(e, total, count) if known is None else e.mul(total, e.const(1.0 / known, count.dtype, count.lanes))
+    return (
+        share_of(e, op, total, count) if known is None else e.mul(total, e.const(1.0 / known, count.dtype, count.lanes))
+    )
 
 
-def deviations(e: Emitter, rows, mean: Val) -> Val:
-    """The sum of several vectors' squared deviations from ``mean``, per lane."""
+def deviations(e: Emitter, op: Op, rows, mean: Val) -> list[Val]:
+    """The sum of several vectors' squared deviations from ``mean``, per lane; for an exact zero also the sum of their
+    deviations."""
     apart = [
         e.sub(value, mean) if inside is None else e.select(inside, e.sub(value, mean), 0.0) for value, _, inside in rows
     ]
-    return _sum(e, [_squares(e, apart[i : i + 4]) for i in range(0, len(apart), 4)])
+    squares = _sum(e, [_squares(e, apart[i : i + 4]) for i in range(0, len(apart), 4)])
+    return [squares, _sum(e, apart)] if exact_zero(op) else [squares]
 
 
 def _squares(e: Emitter, vals: list[Val]) -> Val:
@@ -351,13 +375,11 @@ def across(e: Emitter, op: Op, a: tuple[Val, ...], pairwise, fold) -> tuple[Val,
     if op.row.accumulator == "moments" and e.known(a[0]) is None:
         count = fold(e.add, a[0])
         # Weighted before summation, because a total may overflow.
-        mean = fold(e.add, e.mul(a[1], share_of(e, a[0], count)))
+        mean = fold(e.add, e.mul(a[1], share_of(e, op, a[0], count)))
         apart = e.sub(a[1], mean)
-        return (
-            count,
-            mean,
-            fold(e.add, e.fma(apart, e.mul(apart, a[0]), a[2])),
-        )  # 0 for an empty instance, for any mean
+        weighted = e.mul(apart, a[0])
+        squares = fold(e.add, e.fma(apart, weighted, a[2]))  # 0 for an empty instance, for any mean
+        return _from_deviations(e, count, mean, squares, *([fold(e.add, weighted)] if exact_zero(op) else []))
     return pairwise(lambda x, y: combine(e, op, x, y), a)
 
 

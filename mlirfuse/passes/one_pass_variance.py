@@ -13,7 +13,8 @@ class OnePassVariance(Pass):
     """Recognizes the sum of squared deviations of a tensor from its own mean, in the forms that mean, var and norms
     expand to, and rewrites it to one reduction that needs no mean beforehand (``fusion.m2``). Mean and variance then
     take one pass, or one exchange between threads, not two. Schedulers accumulate it by Welford's and Chan's updates,
-    which are at least as accurate as two passes.
+    which are at least as accurate as two passes. Where the sum of the deviations themselves, which is 0 but for the
+    rounding of the mean, corrects the squares, the reduction's own updates are corrected (``exact_zero``).
 
     Before::
 
@@ -25,7 +26,7 @@ class OnePassVariance(Pass):
 
     After::
 
-        %v = "fusion.m2"(%x) {axes = [1]}
+        %v = "fusion.m2"(%x) {axes = [1], exact_zero = false}
     """
 
     name = "fusion-one-pass-variance"
@@ -38,10 +39,38 @@ class OnePassVariance(Pass):
                     self._replace(block, op, source)
 
     def _replace(self, block: Block, op: Op, source: Value) -> None:
-        new = Op("m2", [source], dict(op.attrs), [Value(op.result.dtype, op.result.shape)], loc=op.loc)
+        corrected = _corrected(block, op)
+        attrs = {**op.attrs, "exact_zero": bool(corrected)}
+        new = Op("m2", [source], attrs, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
         new.group, new.segment = op.group, op.segment
         block.ops[block.ops.index(op)] = new
         block.replace(op.result, new.result)
+        for value in corrected:
+            block.replace(value, new.result)
+
+
+def _corrected(block: Block, squares: Op) -> list[Value]:
+    """Return the values that are the squared deviations ``squares``, corrected by the sum s of the deviations:
+    ``max(squares - s * (s / n), 0)``."""
+    return [op.result for op in block.ops if op.name == "maximum" and _corrects(op, squares)]
+
+
+def _corrects(maximum: Op, squares: Op) -> bool:
+    difference, zero = maximum.operands
+    if not _is_constant(zero, 0) or difference.op is None or difference.op.name != "sub":
+        return False
+    rounded, product = difference.op.operands
+    if rounded is not squares.result or product.op is None or product.op.name != "mul":
+        return False
+    rest, mean = product.op.operands
+    deviation = squares.operands[0].op.operands[0]
+    count = sz.product(deviation.shape[a] for a in axes_of(squares.attrs, deviation.rank))
+    return (
+        (rest.op is not None and rest.op.name == "sum" and rest.op.operands == [deviation])
+        and rest.op.attrs == squares.attrs
+        and (mean.op is not None and mean.op.name == "div" and mean.op.operands[0] is rest)
+        and _is_number(mean.op.operands[1], count, False)
+    )
 
 
 def _deviations_of(op: Op) -> Value | None:
@@ -87,10 +116,15 @@ def _is_number(value: Value, number: sz.Size, inverted: bool) -> bool:
         return False
     if value.op.name == "size":
         return not inverted and value.op.attrs["value"] == number
-    if value.op.name == "constant" and isinstance(number, int):
-        constant = value.op.attrs["value"]
-        return constant == type(constant)(1 / number if inverted else number)
-    return False
+    return isinstance(number, int) and _is_constant(value, 1 / number if inverted else number)
+
+
+def _is_constant(value: Value, number: float) -> bool:
+    """Whether ``value`` is the constant ``number``, rounded to its type."""
+    if value.op is None or value.op.name != "constant":
+        return False
+    constant = value.op.attrs["value"]
+    return constant == type(constant)(number)
 
 
 def _aligned(mean: Value, total: Value, source: Value, axes) -> bool:

@@ -294,7 +294,9 @@ class _Lowering:
             for fake in fakes:
                 if layouts.memory_order(fake) is None:
                     raise Unsupported("the result has gaps in memory")
-        context = Context(self.builder, fakes[0], flat, self.rounds, fakes, bool(node.meta.get(FUSES)))
+        context = Context(
+            self.builder, fakes[0], flat, self.rounds, fakes, bool(node.meta.get(FUSES)), _is_guarded(node)
+        )
         found = RULES[name](context, *args, **kwargs)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
         for k, fake in enumerate(fakes):
@@ -535,6 +537,21 @@ def _is_returned(node: Node) -> bool:
     """Whether the graph returns a node, or a part of its result."""
     users = [*node.users, *(user for part in node.users if part.target is operator.getitem for user in part.users)]
     return any(user.op == "output" for user in users)
+
+
+def _is_guarded(node: Node) -> bool:
+    """Whether the graph adds a positive number to a node's result, or to the first of its results, and otherwise at
+    most scales it."""
+    first = [part for part in node.users if part.target is operator.getitem and part.args[1] == 0]
+    users = [user for source in first or [node] for user in source.users]
+    added = [user for user in users if user.target is torch.ops.aten.add.Tensor and _number_of(user) > 0]
+    scaled = [user for user in users if user.target is torch.ops.aten.mul.Tensor and _number_of(user)]
+    return bool(added) and len(added) + len(scaled) == len(users)
+
+
+def _number_of(node: Node) -> float:
+    """The Python number that is the second operand of a node; 0 where there is none."""
+    return node.args[1] if isinstance(node.args[1], (int, float)) else 0
 
 
 def main_device(module: GraphModule) -> torch.device:

@@ -95,6 +95,7 @@ BY_NAME: dict[str, AttrType] = {
     "dtypes": DTYPES,
     "effects": BOOL,
     "eps": NUMBER,
+    "exact_zero": BOOL,
     "fast_sums": BOOL,
     "formats": TEXTS,
     "function": FUNCTION,

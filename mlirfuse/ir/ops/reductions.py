@@ -76,23 +76,38 @@ def _mean(b, x, axes, keepdims):
     return b.cast(m.div(total, m.number(b.numel(x, axes))), x.dtype)
 
 
-def _variance(b, x, axes, keepdims, correction):
-    """In two passes over the data: accurate even where the mean is large relative to the deviation."""
+def _variance(b, x, axes, keepdims, correction, exact_zero):
+    """In two passes over the data: accurate even where the mean is large relative to the deviation. ``exact_zero``:
+    the mean's rounding is subtracted again (Chan, Golub and LeVeque's corrected two-pass algorithm). Where all elements
+    are equal, deviations are a few units in the last place, whose sums and their product are exact."""
     m = mathematics(b, x)
     v = m(x)
     total = b.op("sum", v, axes=axes, keepdims=True)
     count = b.numel(x, axes)
     centred = m.sub(v, m.div(total, m.number(count)))
     squares = b.op("sum", m.mul(centred, centred), axes=axes, keepdims=keepdims)
+    if exact_zero:
+        rest = b.op("sum", centred, axes=axes, keepdims=keepdims)
+        squares = m.maximum(m.sub(squares, m.mul(rest, m.div(rest, m.number(count)))), 0.0)
     return m.div(squares, m.number(sz.maximum(count - correction, 0) if correction > 0 else count - correction))
 
 
-def _var(b, x, axes, keepdims, correction):
-    return b.cast(_variance(b, x, axes, keepdims, correction), x.dtype)
+def _moment(function):
+    """The reference of a reduction that is the same for ``x`` minus its first elements: exactly 0 if all are equal."""
+
+    def ref(x, axis, exact_zero=False, **kwargs):
+        first = tuple(slice(0, 1) if k in axis else slice(None) for k in range(x.ndim))
+        return function(x - x[first] if exact_zero else x, axis=axis, **kwargs)
+
+    return ref
 
 
-def _std(b, x, axes, keepdims, correction):
-    return b.cast(b.op("sqrt", _variance(b, x, axes, keepdims, correction)), x.dtype)
+def _var(b, x, axes, keepdims, **more):
+    return b.cast(_variance(b, x, axes, keepdims, **more), x.dtype)
+
+
+def _std(b, x, axes, keepdims, **more):
+    return b.cast(b.op("sqrt", _variance(b, x, axes, keepdims, **more)), x.dtype)
 
 
 _reduction("sum", "sum", lambda x, **k: np.sum(x, dtype=x.dtype, **k), NUMBER + COMPLEX)
@@ -122,27 +137,31 @@ _reduction(
 _reduction("mean", "arithmetic mean", np.mean, FLOAT, expand=_mean)
 _reduction(
     "m2",
-    "sum of squared deviations from the mean, in one pass (Welford; Chan, Golub and LeVeque 1979)",
-    lambda x, axis, **k: np.sum((x - np.mean(x, axis, keepdims=True)) ** 2, axis, **k),
+    "sum of squared deviations from the mean, in one pass (Welford; Chan, Golub and LeVeque 1979); exact_zero: 0 if "
+    "all elements are equal",
+    _moment(lambda x, axis, **k: np.sum((x - np.mean(x, axis, keepdims=True)) ** 2, axis, **k)),
     FLOAT,
     numpy="",
     nvfuser="",
     accumulator="moments",
+    exact_zero=False,
 )
 _reduction(
     "var",
-    "variance, divisor n - correction",
-    lambda x, correction, **k: np.var(x, ddof=correction, **k),
+    "variance, divisor n - correction; exact_zero: 0 if all elements are equal",
+    _moment(lambda x, correction, **k: np.var(x, ddof=correction, **k)),
     FLOAT,
     correction=0,
+    exact_zero=False,
     expand=_var,
 )
 _reduction(
     "std",
-    "standard deviation, divisor n - correction",
-    lambda x, correction, **k: np.std(x, ddof=correction, **k),
+    "standard deviation, divisor n - correction; exact_zero: 0 if all elements are equal",
+    _moment(lambda x, correction, **k: np.std(x, ddof=correction, **k)),
     FLOAT,
     correction=0,
+    exact_zero=False,
     expand=_std,
 )
 

@@ -194,13 +194,13 @@ class _SharedRows:
         elements = float(p.vectors_per_thread * self.rows.lanes)
         count = e.const(elements, count.dtype) if self.exact else red.sum_of_lanes(e, count)
 
-        def deviations_from(mean: Val) -> Val:
+        def deviations_from(mean: Val) -> list[Val]:
             def visit(places: list[Place], state: list[Val]) -> list[Val]:
-                return [e.add(state[0], red.deviations(e, self.rows.elements_of(op, places), mean))]
+                return [*map(e.add, state, red.deviations(e, op, self.rows.elements_of(op, places), mean))]
 
-            return self.passes([nothing], visit, self.weights_of([op]))[0]
+            return self.passes([nothing] * (2 if red.exact_zero(op) else 1), visit, self.weights_of([op]))
 
-        return red.means_and_deviations(e, count, total, deviations_from)
+        return red.means_and_deviations(e, op, count, total, deviations_from)
 
     def write(self, places: list[Place], _: list[Val]) -> None:
         self.rows.write(self.rows.full, places)

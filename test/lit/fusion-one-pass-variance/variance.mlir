@@ -3,7 +3,7 @@
 
 // CHECK-LABEL: func.func @spelled_out(
 // CHECK-SAME: %[[X:.*]]: tensor<?x?xf32>
-// CHECK: "fusion.m2"(%[[X]]) {axes = [1], keepdims = false}
+// CHECK: "fusion.m2"(%[[X]]) {axes = [1], exact_zero = false, keepdims = false}
 // CHECK-NOT: fusion.sum
 // CHECK: return
 func.func @spelled_out(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> tensor<?xf32> {
@@ -21,6 +21,38 @@ func.func @spelled_out(%x: tensor<?x?xf32> {fusion.shape = ["s0", "s1"]}) -> ten
 // CHECK: "fusion.m2"
 func.func @var(%x: tensor<?x64xf32> {fusion.shape = ["s0", "64"]}) -> tensor<?xf32> {
   %v = "fusion.var"(%x) {axes = [1]} : (tensor<?x64xf32>) -> tensor<?xf32>
+  return %v : tensor<?xf32>
+}
+
+// The squares are corrected by the sum of the deviations: the reduction is.
+// CHECK-LABEL: func.func @exact_zero(
+// CHECK: %[[Q:.*]] = "fusion.m2"({{.*}}) {axes = [1], exact_zero = true, keepdims = false}
+// CHECK-NEXT: "fusion.div"(%[[Q]],
+// CHECK-NEXT: return
+func.func @exact_zero(%x: tensor<?x64xf32> {fusion.shape = ["s0", "64"]}) -> tensor<?xf32> {
+  %v = "fusion.var"(%x) {axes = [1], exact_zero = true} : (tensor<?x64xf32>) -> tensor<?xf32>
+  return %v : tensor<?xf32>
+}
+
+// The sum of the deviations is divided by another number: it corrects nothing.
+// CHECK-LABEL: func.func @other_correction(
+// CHECK: "fusion.m2"({{.*}}) {axes = [1], exact_zero = false, keepdims = false}
+// CHECK: "fusion.maximum"
+// CHECK: return
+func.func @other_correction(%x: tensor<?x64xf32> {fusion.shape = ["s0", "64"]}) -> tensor<?xf32> {
+  %zero = "fusion.constant"() {value = 0.0 : f32, dtype = f32} : () -> tensor<f32>
+  %n = "fusion.constant"() {value = 64.0 : f32, dtype = f32} : () -> tensor<f32>
+  %c = "fusion.constant"() {value = 63.0 : f32, dtype = f32} : () -> tensor<f32>
+  %s = "fusion.sum"(%x) {axes = [1], keepdims = true} : (tensor<?x64xf32>) -> tensor<?x1xf32>
+  %m = "fusion.div"(%s, %n) : (tensor<?x1xf32>, tensor<f32>) -> tensor<?x1xf32>
+  %d = "fusion.sub"(%x, %m) : (tensor<?x64xf32>, tensor<?x1xf32>) -> tensor<?x64xf32>
+  %p = "fusion.mul"(%d, %d) : (tensor<?x64xf32>, tensor<?x64xf32>) -> tensor<?x64xf32>
+  %q = "fusion.sum"(%p) {axes = [1]} : (tensor<?x64xf32>) -> tensor<?xf32>
+  %r = "fusion.sum"(%d) {axes = [1]} : (tensor<?x64xf32>) -> tensor<?xf32>
+  %e = "fusion.div"(%r, %c) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
+  %o = "fusion.mul"(%r, %e) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+  %w = "fusion.sub"(%q, %o) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+  %v = "fusion.maximum"(%w, %zero) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
   return %v : tensor<?xf32>
 }
 

@@ -599,6 +599,30 @@ def test_a_variance_of_one_number():
     assert [y.item() for y in run(torch.tensor(3.0))] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    "shape, dim, dtype",
+    [((19, 33), 0, torch.float32), ((19, 33), 1, torch.float64), ((7, 5), 1, torch.float16),
+     ((1000, 64), 0, torch.float64), ((1000, 65), 1, torch.float32), ((5003, 3), 1, torch.float32),
+     ((3, 100_003), 1, torch.float32), ((100_003, 3), 0, torch.float32), ((4, 6, 5, 9), (0, 2, 3), torch.float32),
+     ((4, 6, 5, 9), (1,), torch.bfloat16), ((51, 67), None, torch.float32)],
+)  # fmt: skip
+def test_equal_numbers_deviate_by_0(shape, dim, dtype):
+    """Exactly, so that the gradient of the standard deviation is 0, too, and not noise over noise."""
+    kept = [1 if dim is None or k in torch.tensor(dim) % len(shape) else n for k, n in enumerate(shape)]
+    x = (torch.rand(kept, generator=torch.Generator().manual_seed(0)) * 10).to(dtype).expand(shape).clone()
+
+    def f(x):
+        deviation, (variance, mean) = x.std(dim), torch.var_mean(x, dim, correction=0)
+        return deviation, variance, mean, torch.where(deviation == 0, 1, deviation)
+
+    x.requires_grad_()
+    deviation, variance, mean, divisor = compiled(f, options={"fallback": False})(x)
+    assert not deviation.any() and not variance.any() and (divisor == 1).all()
+    torch.testing.assert_close(mean, f(x)[2])
+    deviation.sum().backward()
+    assert not x.grad.any()
+
+
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize(
     "shape, dim, correction", [((4, 5, 1), 2, 1), ((4, 5, 2), 2, 2), ((4, 1), None, 7), ((), None, 1)]

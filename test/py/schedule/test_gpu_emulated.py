@@ -588,6 +588,37 @@ def test_equal_elements_have_no_variance(columns):
         assert variance.max() <= 1.01 * ulp**2 and np.abs(normalized).max() <= 1.01 * ulp / 1e-5**0.5, params
 
 
+def corrected_variance(x, axis):
+    """As ``torch.var`` is expanded: by the corrected two-pass algorithm."""
+    apart = x - x.mean(axis, keepdims=True)
+    rest, count = apart.sum(axis), x.shape[axis]
+    return np.maximum((apart * apart).sum(axis) - rest * (rest / count), 0) / count
+
+
+@pytest.mark.parametrize(
+    "shape, axis, candidates",
+    [((5, 19), 1, 6), ((5, 71), 1, 6), ((3, 257), 1, 6), ((3, 1000), 1, 6), ((2, 3001), 1, 6), ((2, 12_000), 1, 6),
+     ((1, 40_008), 1, 3), ((19, 33), 0, 6), ((257, 8), 0, 6), ((1000, 5), 0, 6), ((3001, 4), 0, 6)],
+)  # fmt: skip
+def test_corrected_variances_of_equal_elements_are_0(shape, axis, candidates):
+    """Exactly, whatever their sum's rounding: callers compare with 0 and divide by what is left."""
+
+    def variance(x):
+        return corrected_variance(x, axis)
+
+    x = np.broadcast_to(np.expand_dims(normal(shape[1 - axis]) * 100, axis), shape).copy()
+    lowered = mlirfuse.jit(variance, target="cuda:sm_90").lower(x)
+    assert "exact_zero = true" in lowered.as_text("segmented")
+    program = Program(lowered.segmented(), targets.of("cuda:sm_90"), lowered.env)
+    for k, step in enumerate(program.steps):
+        sized = SizedCall(lowered.env, {}, program.target.properties)
+        chosen = [SCHEDULERS.choose(other.analysis, sized) for other in program.steps]
+        for params in itertools.islice(SCHEDULERS.candidates(step.analysis, sized), candidates):
+            (found,) = run(program, lowered.env, (*chosen[:k], params, *chosen[k + 1 :]), [x])
+            assert not found.any(), params
+    check(variance, normal(*shape) + 3, candidates=2)
+
+
 def quotients(x, divisor):
     """Exact ones, as integers: an inverse that is off by a bit makes others of them."""
     return np.floor(x / divisor).astype(np.int8), (x / divisor).astype(np.int16)

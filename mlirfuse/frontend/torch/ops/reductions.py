@@ -120,16 +120,20 @@ def all_(c: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value
 
 
 def _variance(c: Context, name: str, x: Value, dim: Dims, correction: Any, keepdim: bool) -> Value:
+    """The variance or standard deviation. Of equal elements it is exactly 0, as by eager's Welford updates: callers
+    compare it with 0 and divide by it, and by noise that makes random numbers. Where the graph adds a positive number
+    to the variance, noise does no harm, and kernels need not avoid it."""
     correction = 1 if correction is None else correction
     if correction != int(correction):
         raise Unsupported("a non-integer correction")
     count = sz.product(x.shape[k] for k in (axes(dim, x.rank) or range(x.rank))) if x.rank else 1
     wide = c.b.cast(x, element(x).compute)
+    exact = name == "std" or not c.guarded
     if isinstance(count, int) and count <= correction:  # the squared deviations over 0: infinite, or NaN
-        squares = c.op("mul", _reduce(c, "var", wide, dim, keepdim, correction=0), c.b.constant(count, wide.dtype))
-        found = c.op("div", squares, c.b.constant(0, wide.dtype))
+        mean = _reduce(c, "var", wide, dim, keepdim, correction=0, exact_zero=exact)
+        found = c.op("div", c.op("mul", mean, c.b.constant(count, wide.dtype)), c.b.constant(0, wide.dtype))
         return c.b.cast(found if name == "var" else c.op("sqrt", found), c.dtype)
-    return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction)), c.dtype)
+    return c.b.cast(_reduce(c, name, wide, dim, keepdim, correction=int(correction), exact_zero=exact), c.dtype)
 
 
 @rule("aten.var.correction")

@@ -71,7 +71,8 @@ def dtype_of(dtype: torch.dtype) -> DType:
 class Context:
     """A rule's context. ``out``: the fake tensor of the (first) result; ``fakes``: the flat list of fake tensors and
     numbers among the arguments. ``rounds``: round where eager rounds to float16 or bfloat16. ``outs``: the fake tensors
-    of all results. ``fuses``: a kernel computes this matrix product."""
+    of all results. ``fuses``: a kernel computes this matrix product. ``guarded``: the graph adds a positive number to
+    the (first) result, as norms do before they divide by it, and otherwise at most scales it."""
 
     b: Builder
     out: torch.Tensor
@@ -79,6 +80,7 @@ class Context:
     rounds: bool = False
     outs: Sequence[torch.Tensor] = ()
     fuses: bool = False
+    guarded: bool = False
 
     @property
     def dtype(self) -> DType:
