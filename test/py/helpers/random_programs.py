@@ -946,7 +946,8 @@ def _is_residue(s: Statement, env: dict) -> bool:
 def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator) -> tuple:
     """The code of a statement that reduces, and its names, the operands changed at random by roundings of the type
     ``name``. A 16-bit operand is another at each use, in all elements alike too: a kernel computes ``x - x.mean(0)``
-    with x in float32 and the mean rounded, where NumPy has both rounded, which cancel exactly."""
+    with x in float32 and the mean rounded, where NumPy has both rounded, which cancel exactly. Of integers, sometimes
+    the largest of a row absorb the others, as sums do in some order: where the largest cancel, nothing is left."""
     changed: dict[str, np.ndarray] = {}
 
     def operand(found: re.Match) -> str:
@@ -958,6 +959,9 @@ def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator)
         of_type = name in ("f16", "bf16")
         use = f"{found[0]}_{len(changed) if of_type else 0}"
         if use not in changed:
+            if x.dtype != np.float64 and scatter.random() < 0.3:
+                changed[use] = _absorbed(x, s.text)
+                return use
             by = scatter.uniform(-1, 1, x.shape) + (scatter.uniform(-1, 1) if of_type else 0)
             changed[use] = x * (1 + 4 * UNIT[name] * by)
         return use
@@ -965,6 +969,15 @@ def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator)
     text = re.sub(r"\b[xsv]\d+\b", operand, s.text)
     env.update(changed)
     return compile(text, "<statement>", "exec"), env
+
+
+def _absorbed(x: np.ndarray, text: str) -> np.ndarray:
+    """Integers as float64, rounded as sums of the row's largest are."""
+    axis = re.search(r"\baxis=(None|-?\d+|\([^)]*\))", text)
+    sizes = np.abs(x.astype(np.float64))
+    largest = sizes.max(axis=eval(axis[1]) if axis else None, keepdims=True, initial=1)
+    step = np.exp2(np.ceil(np.log2(largest)) + 1) * UNIT["f64"]
+    return np.where(step > 1, np.rint(x / step) * step, x)
 
 
 _AVERAGES = re.compile(r"\b(mean|std|var)\(")  # of integers, as float64: sums of large ones are rounded
