@@ -132,6 +132,8 @@ class Emitter:
 
     def shuffle(self, a: Val, b: Val, lanes: Sequence[int]) -> Val:
         """The vector of these lanes of two vectors of one type, of which those of ``b`` follow those of ``a``."""
+        if a.lanes == 1 or len(lanes) == 1:  # MLIR shuffles vectors alone, and gives a vector of one element
+            return self.from_lanes([self.extract((a, b)[n // a.lanes], n % a.lanes) for n in lanes])
         text = f"vector.shuffle {a}, {b} [{', '.join(map(str, lanes))}] : {a.type}, {b.type}"
         return self.op(text, a.dtype, len(lanes))
 

@@ -212,6 +212,16 @@ def test_transposes_of_short_rows_and_columns(short, dtype):
         check(f, lambda x: x.T, data((2 * long, short + 3), dtype)[::2, 1:-2])
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.int8, bool], ids=str)
+@pytest.mark.parametrize("block", [(8, 1), (1, 8), (4, 1), (1, 2), (2, 8)], ids=str)
+def test_blocks_of_one_element_along_a_loop(block, dtype):
+    """As loops have whose extents are symbols of which the sizes in use make 1."""
+    schedule = {0: {"scheduler": "transpose", "read_lanes": block[0], "write_lanes": block[1], "unmasked": 0}}
+    f = mlirfuse.jit(lambda x: x.T.copy(), schedule=schedule, fallback=False)
+    for shape in [(16, 16), (24, 40), (33, 17)]:
+        check(f, lambda x: x.T, data(shape, dtype))
+
+
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
 def test_permutes(order):
     f = mlirfuse.jit(lambda x, y: np.transpose(x + 1, order) * y)
