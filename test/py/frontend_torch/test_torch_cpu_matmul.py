@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from mlirfuse.frontend.torch.rewrites import cpu_matmul
 from mlirfuse.frontend.torch.torch_private import linear_of_onednn
+from mlirfuse.lowering import llvm
 
 M, K, N = 256, 512, 260
 
@@ -85,3 +86,15 @@ def test_tangents_pass(calls):
         out = fn(torch.autograd.forward_ad.make_dual(x, tangent), y)
         found = torch.autograd.forward_ad.unpack_dual(out).tangent
     torch.testing.assert_close(found, tangent @ y * 2)
+
+
+PROCESSORS = {("znver4", "avx512f avx2"): True, ("znver3", "avx2"): False, ("sapphirerapids", "avx512f avx2"): False}
+
+
+@pytest.mark.parametrize("name, features", PROCESSORS)
+def test_mkl_is_slow_on_amd_with_avx512(name, features, monkeypatch):
+    if linear_of_onednn is None or not torch.backends.mkl.is_available():
+        pytest.skip("torch has not both libraries")
+    processor = llvm.Processor(name, frozenset(features.split()), "")
+    monkeypatch.setattr(llvm, "host_processor", lambda: processor)
+    assert cpu_matmul._mkl_is_slow.__wrapped__() is PROCESSORS[name, features]

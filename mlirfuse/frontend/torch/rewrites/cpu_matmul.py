@@ -1,7 +1,9 @@
-"""Runs large float32 matmuls on AMD's processors by oneDNN instead of MKL, the library of torch's own ops.
+"""Runs large float32 matmuls on AMD's processors with AVX-512 by oneDNN instead of MKL, the library of torch's own ops.
 
 On an EPYC with AVX-512, one thread, 784×512×2048 takes 15.9 to 16.7 ms by oneDNN and 18.9 by MKL, 128×256×1024 0.63 and
 0.67; a small one takes 12 µs more. MKL chooses slower code there than on Intel's processors, for which torch has it.
+With AVX2 alone oneDNN is slower or level at all sizes (64×256×1024, one thread: 0.76 ms, MKL 0.62; 512×256×1024 4.1
+and 3.7; 784×512×2048 25.7 and 23.8).
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ MIN_MULTIPLY_ADDS = 1 << 24  # 16×256×1024, a quarter of this, is as fast by e
 
 @functools.cache
 def _mkl_is_slow() -> bool:
-    amd = llvm.host_processor().name.startswith("znver")
-    return amd and linear_of_onednn is not None and torch.backends.mkl.is_available()
+    processor = llvm.host_processor()
+    slow = processor.name.startswith("znver") and "avx512f" in processor.features
+    return slow and linear_of_onednn is not None and torch.backends.mkl.is_available()
 
 
 def faster(node: Node) -> Callable[..., torch.Tensor] | None:
