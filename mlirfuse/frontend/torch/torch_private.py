@@ -426,6 +426,100 @@ def prepared(module: torch.fx.GraphModule, inputs: Sequence[Any], decompositions
     return call, fakes, descriptions, settings, mode, shape_env
 
 
+# ---- the runtime wrappers of AOTAutograd, for calls in fewer steps (aot/direct_calls.py)
+
+_WRAPPERS = "torch._functorch._aot_autograd.runtime_wrappers"
+_INDIRECT: Any = dict(missing=None, instead="calls in training take all of AOTAutograd's steps")
+coerced_to_format = _use(_WRAPPERS, "coerce_to_expected_memory_format", "x", "memory_format", **_INDIRECT)
+mark_dynamic_indices = _use(_WRAPPERS, "mark_dynamo_propagated_dynamic_indices", "t", "dims", **_INDIRECT)
+unwrap_dead_wrappers = _use("torch._functorch.utils", "unwrap_dead_wrappers", "args", **_INDIRECT)
+functorch_is_active = _use("torch._C", "_are_functorch_transforms_active", **_INDIRECT)
+autocast_is_active = _use("torch._C", "_is_any_autocast_enabled", **_INDIRECT)
+_has_thread_local = _use("torch._C", "_is_key_in_tls", **_INDIRECT)
+_thread_local = _use("torch._C", "_get_obj_in_tls", **_INDIRECT)
+innermost = _use("torch._dynamo.eval_frame", "innermost_fn", "fn", **_INDIRECT)
+_profiler = _use("torch.autograd", "profiler", **_INDIRECT)
+_set_strategy = _use("torch._C._dynamo.eval_frame", "set_code_exec_strategy", **_INDIRECT)
+_Strategy = _use("torch._C._dynamo.eval_frame", "_FrameExecStrategy", **_INDIRECT)
+_Action = _use("torch._C._dynamo.eval_frame", "_FrameAction", **_INDIRECT)
+_of_direct_calls = NAMES[-12:]
+
+# The layers around an autograd function that only counts as such, and the names in what torch generated for it. A name
+# that is not here is a step that not every graph has.
+_LAYERS = ("_create_runtime_wrapper.<locals>.runtime_wrapper", "make_boxed_func.<locals>.g")
+_CONTROL = {"AssertionError", "functools", "isinstance", "len", "list", "range", "torch", "tuple", "_C"}
+_GENERATED = {
+    "_codegen_runtime_wrapper": {"_DisableAutocast_", "_increment_version_", "_is_view_replay_enabled",
+                                 "_mark_dynamic_", "_dyn_dims_", "_set_view_replay_enabled", "enable_grad"},
+    "_fwd_fn": {"_DisableAutocast_"},
+    "_bwd_fn": {"Tensor", "_get_obj_in_tls", "_is_key_in_tls", "_tensors_no_vc_check", "any", "is_grad_enabled",
+                "opaque_objects", "partial", "requires_grad", "run", "saved_tensors", "symints"},
+    "_bw_prologue_fn": {"_check", "_compile_id_", "_functorch", "_process_tangent_", "_stack_traces_",
+                        "_tangent_descs_", "_tangent_metas_", "are_deterministic_algorithms_enabled", "clear",
+                        "peek_interpreter_stack"},
+    "_bw_epilogue_fn": set(),
+}  # fmt: skip
+_OWN_MEMORY = ("non_alias", "unsafe_view_alias", "custom_function_view")  # types of outputs
+
+
+def plain_autograd_function(call: Any) -> Any:
+    """The ``torch.autograd.Function`` that ``call``, a result of AOTAutograd, applies to its arguments, if its
+    ``metadata`` says all that its wrappers do. None for a call without gradients, with tensor subclasses, results that
+    are views, random states, effect tokens, or another step that this file does not know."""
+    if not all(n.found for n in _of_direct_calls):
+        return None
+    found = [call]
+    while hasattr(found[-1], "__wrapped__"):
+        found.append(found[-1].__wrapped__)
+    layers = [f for f in found[1:] if not isinstance(f, SerializableCompiledFunction)]
+    names = tuple(getattr(getattr(f, "__code__", None), "co_qualname", "") for f in layers[:-1])
+    function = getattr(layers[-1], "__self__", None) if layers else None
+    if names != _LAYERS or not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
+        return None
+    try:
+        generated = {name: getattr(function, name) for name in _GENERATED if name != "_codegen_runtime_wrapper"}
+        wrapper = inspect.getclosurevars(layers[0]).nonlocals["_codegen_runtime_wrapper"]
+        generated["_codegen_runtime_wrapper"] = wrapper
+        names_of = lambda f: {name.rstrip("0123456789") for name in f.__code__.co_names}  # noqa: E731
+        known = all(names_of(f) <= _GENERATED[name] | _CONTROL for name, f in generated.items())
+        return function if known and _is_plain(function) else None
+    except (AttributeError, KeyError, TypeError):  # another release's
+        return None
+
+
+def _is_plain(function: Any) -> bool:
+    metadata = function.metadata
+    return bool(
+        function.boxed_grads_call
+        and function.maybe_subclass_metadata is None
+        and not metadata.tokens
+        and not metadata.num_backward_tokens
+        and not metadata.num_graphsafe_rng_states
+        and not metadata.is_rng_op_functionalized
+        and not metadata.num_mutated_inp_runtime_indices
+        and not metadata.num_outputs_aliased
+        and not metadata.num_intermediate_bases
+        and metadata.grad_enabled_mutation is None
+        and all(info.output_type.name in _OWN_MEMORY for info in metadata.output_info)
+    )
+
+
+def profiler_is_active() -> bool:
+    """Whether a profiler records, in whose trace AOTAutograd's steps are."""
+    return bool(_profiler._is_profiler_enabled)
+
+
+def in_backwards_context(function: Any, args: list[Any]) -> Any:
+    """``function(args)``, in a backward, with the context variables of the thread that started it."""
+    context = _thread_local("context") if _has_thread_local("context") else None
+    return function(args) if context is None else context.run(function, args)
+
+
+def leave_uncompiled(function: Any) -> None:
+    """Makes Dynamo run this function, and what it calls, as it is."""
+    _set_strategy(function.__code__, _Strategy(_Action.SKIP, _Action.SKIP))
+
+
 # ---- CUDA graphs
 
 _RECORDED = "no CUDA graphs"
