@@ -122,7 +122,18 @@ class PointwiseOfSize:
         return tiling(self.access, tx, ty, across, down, Rows(min(self.row_segments, 1), self.runs, self.ragged))
 
     def _choice(self) -> Tiling:
-        """The choice among those with at most one segment of rows."""
+        """The choice among those with at most one segment of rows. Rows and vectors that share no loads give a thread
+        more of them in flight: elements that are computed of many need one vector of one row."""
+        found = self._for_bytes_in_flight()
+        if self.analysis.pinned and not found.own.runs:
+            most = power_to(max(1, self.heuristics.most_loads // self.analysis.once(_loads)))
+            rows = min(found.rows_per_thread, most)
+            vectors = max(1, min(found.vectors_per_thread, most // rows))
+            return found._replace(rows_per_thread=rows, vectors_per_thread=vectors)
+        return found
+
+    def _for_bytes_in_flight(self) -> Tiling:
+        """The choice by the bytes that a thread loads, whatever it computes of them."""
         analysis, heuristics = self.analysis, self.heuristics
         if self.row_segments and analysis.pinned:
             return self._of_coalesced_views()
@@ -287,6 +298,13 @@ def _narrowed(analysis: Analysis, access: Access, elements: int, threads: int, l
     if lanes >= access.lanes or elements > threads * lanes:
         return access
     return narrowed(analysis, access, lanes)
+
+
+def _loads(analysis: Analysis) -> int:
+    """The loads for an element of the results: what computing ops read of inputs, each view of one by itself."""
+    views, stored = {op.result for op in analysis.ops if op.row.view}, set(analysis.inputs)
+    read = {v for op in analysis.ops if not op.row.view for v in op.operands}
+    return max(1, sum(v in stored or v in views for v in read))
 
 
 def _written(analysis: Analysis) -> int:

@@ -9,7 +9,6 @@ the vectors of a row, then down: none is idle, whatever the extents."""
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from mlirfuse.schedule.tiling import Tiling
 
 MOST_ROWS = 16
 _NEAR = 8  # elements; vectors have at most so many
+_WORD = 4  # bytes of a register
 # Ops that map an index outside of an operand to one outside of theirs.
 VIEWS = {"slice", "pad", "broadcast_in_dim", "permute", "squeeze", "expand_dims"}
 CREATED = {"constant", "full", "iota", "size"}
@@ -201,8 +201,11 @@ class Stencil(GpuScheduler):
         if times > 1:  # rows that are moved up share nothing: none knows which element it repeats
             shapes = [(n, r) for n, r in shapes if height % r == 0]
         shapes = [(n, r) for n, r in shapes if n * r <= most] or [(1, 1)]
-        cost = functools.partial(self.cost, analysis, heuristics.registers)
-        for lanes, rows in sorted(shapes, key=lambda shape: cost(*shape)):
+        shapes.sort(key=lambda shape: self.cost(analysis, heuristics.registers, *shape))
+        narrow = all(analysis.stored(v).bytes < _WORD for v in analysis.outputs)
+        if narrow and shapes[0] == (1, 1) and most >= _NEAR:
+            return  # threads share nothing and write less than a word each: vectors across rows write more at once
+        for lanes, rows in shapes:
             own = Own(min(at_once, max(lanes, 4 // _narrowest(analysis)) if times == 1 else max(lanes // times, 1)))
             narrow = of_results(analysis, access, call, lanes)
             yield Tiling("stencil", narrow, heuristics.threads, rows_per_thread=rows, own=own)

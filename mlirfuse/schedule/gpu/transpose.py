@@ -25,7 +25,7 @@ from mlirfuse.lowering.kernel import Env, Index
 from mlirfuse.lowering.module import GpuKernel
 from mlirfuse.schedule.gpu.access import access_of, hint_of
 from mlirfuse.schedule.gpu.kernel import GpuBody
-from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, GpuScheduler
+from mlirfuse.schedule.gpu.scheduler import LARGEST_BLOCK, WARP, GpuScheduler
 from mlirfuse.schedule.gpu.tuning import heuristics_of
 from mlirfuse.schedule.scheduler import Alignments, KernelSpec, SizedCall, power_of_two, require
 from mlirfuse.schedule.tiling import Tiling
@@ -284,7 +284,8 @@ def _tiled(analysis: Analysis, plan: _Plan, extents: tuple[int, ...], call: Size
     room = min(heuristics.shared, call.properties.shared_per_block // 2) // (tile * (tile + 4) * widest)
     fits = room >= len(positions) or not (plan.windows or both)
     elements = math.prod(extents) if plan.windows else height * width
-    if not fits or shortest <= heuristics.least_extent or elements < heuristics.least_elements:
+    short = shortest < heuristics.least_extent if plan.windows else shortest <= heuristics.least_extent
+    if not fits or short or elements < heuristics.least_elements:
         return
     access = access_of(analysis, True, call, hint_of(analysis, call))
     read_lanes, write_lanes = _lanes(plan.along_reading, height, call.alignments), access.lanes
@@ -357,8 +358,10 @@ def _layouts(
     few, many, size = heuristics.threads, heuristics.many_threads, tile * tile * widest
     tiles = -(-height // tile) * -(-width // tile) * (elements // (height * width))
     layouts = [(tile, few), (tile // 2, few), (tile, many)]
-    if tiles < properties.sm_count:
-        layouts = [layouts[1], layouts[0]]  # less than a tile per multiprocessor
+    covered = [-(-height // side) * -(-width // side) * side * side for side in (tile, tile // 2)]
+    empty = tile // 2 >= WARP and covered[0] > heuristics.idle * covered[1]
+    if tiles < properties.sm_count or empty:
+        layouts = [layouts[1], layouts[0]]  # less than a tile per multiprocessor, or tiles that are partly empty
     elif tiles >= heuristics.many_tiles * properties.sm_count and size >= many * heuristics.thread_bytes:
         layouts = [layouts[2], *layouts[:2]]
     along_reading = height <= heuristics.along_reading * width  # else concurrent blocks write to too many lines

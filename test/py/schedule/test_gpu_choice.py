@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import re
@@ -885,3 +886,38 @@ def test_long_rows_of_a_slice_are_split():
     for n in (x.size, 4 << 22):
         _, found = chosen(lambda x, n=n: standardized(x, n), x)
         assert found[0][1].scheduler == "multi_stage", n
+
+
+@pytest.mark.parametrize("channels, tile", [(128, 64), (144, 32), (32, 32), (96, 32), (1000, 64)])
+def test_tiles_that_the_tensor_fills(channels, tile):
+    """Smaller tiles where the last ones along a loop would be empty for more than a tenth of all."""
+    _, ((_, params),) = chosen(
+        lambda x: mnp.ascontiguousarray(mnp.transpose(x * 2, (0, 2, 1))), np.empty((64, 3249, channels), np.float32)
+    )
+    assert (params.scheduler, params.own.tile) == ("transpose", tile)
+
+
+@pytest.mark.parametrize("kernel, rows", [(2, 2), (3, 1), (5, 1)])
+def test_elements_of_many_loads_have_one_row_a_thread(kernel, rows):
+    """Each element has several loads in flight, which the next row's would only lengthen."""
+
+    def largest(x):  # of windows below each other in memory
+        height, width = x.shape[1] - kernel + 1, x.shape[2] - kernel + 1
+        windows = [x[:, a : a + height, b : b + width] for a in range(kernel) for b in range(kernel)]
+        return functools.reduce(np.maximum, windows)
+
+    _, ((_, params),) = chosen(largest, np.empty((32, 65, 65, 64), np.float16))
+    assert (params.scheduler, params.vectors_per_thread) == ("pointwise", 1)
+    assert params.rows_per_thread <= rows
+
+
+@pytest.mark.parametrize("dtype, scheduler", [(np.float16, "pointwise"), (np.float32, "stencil")])
+def test_odd_rows_of_half_types_that_share_no_loads_have_vectors(dtype, scheduler):
+    """Windows of 5 with a stride of 3 and padding: a stencil's thread would write one 16-bit float."""
+
+    def windows(x):
+        padded = np.pad(x, ((0, 0), (2, 2)))
+        return functools.reduce(np.add, [padded[:, k : k + 3001 : 3] for k in range(5)])
+
+    _, ((_, params),) = chosen(windows, np.empty((8192, 3001), dtype))
+    assert params.scheduler == scheduler

@@ -218,6 +218,9 @@ class PointwiseHeuristics:
     # → 7.3 µs, a stack of 1024×2048 f16 93 → 98% of a copy.
     blocks_joined: int = 2
     most_rows: int = 8  # per thread with narrow vectors: up to `in_flight` bytes
+    # Loads of a thread's rows and vectors, if those share none: maxima of 2×2×2, 2×64×47³ f16, 55 → 22 µs with one row
+    # instead of four, means of 5×5, 8×33×76² f16, 49 → 9; with four loads an element it makes no difference.
+    most_loads: int = 16
     # Fraction of instructions that depend only on the column from which on threads have several rows that share those.
     # Batch norm's backward with ReLU, 128×14×14×1024 bf16, of one norm 118 → 111 µs, of two 238 → 219; norm and ReLU
     # 41.8 → 36.9; SiLU, whose elements cost more, is slower.
@@ -287,11 +290,16 @@ class TransposeHeuristics:
     many_threads: int = 512  # from `many_tiles` tiles per multiprocessor on, if each thread has `thread_bytes` at least
     many_tiles: int = 8
     thread_bytes: int = 32
-    least_extent: int = 16  # shorter loops are not transposed, nor segments with fewer than `least_elements`
+    # Shorter loops are not transposed, nor those of so many elements, except of pools, whose windows are read across
+    # memory instead; nor segments with fewer than `least_elements`.
+    least_extent: int = 16
     least_elements: int = 4096
     shared: int = 48 << 10  # bytes of shared memory per block; half of the device's if that has less than twice as much
     stages: int = 1 << 20  # elements from which normalizations leave results in another memory order to this scheduler
     along_reading: int = 4  # ratio of reading to writing loop up to which consecutive blocks are along the reading one
+    # Elements of tiles that are none of the tensor's, relative to those of tiles half as long, from which on the latter
+    # are taken: 16×144×57² f32 with batch norm and Hardswish 45 → 26 µs, 64×32×64² f16 27 → 10.
+    idle: float = 1.1
 
 
 @dataclass(frozen=True)
