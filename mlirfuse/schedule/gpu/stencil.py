@@ -202,8 +202,8 @@ class Stencil(GpuScheduler):
             shapes = [(n, r) for n, r in shapes if height % r == 0]
         shapes = [(n, r) for n, r in shapes if n * r <= most] or [(1, 1)]
         shapes.sort(key=lambda shape: self.cost(analysis, heuristics.registers, *shape))
-        narrow = all(analysis.stored(v).bytes < _WORD for v in analysis.outputs)
-        if narrow and shapes[0] == (1, 1) and most >= _NEAR:
+        below_a_word = all(analysis.stored(v).bytes < _WORD for v in analysis.outputs)
+        if below_a_word and shapes[0] == (1, 1) and most >= _NEAR:
             return  # threads share nothing and write less than a word each: vectors across rows write more at once
         for lanes, rows in shapes:
             own = Own(min(at_once, max(lanes, 4 // _narrowest(analysis)) if times == 1 else max(lanes // times, 1)))
