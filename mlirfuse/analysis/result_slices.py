@@ -77,6 +77,11 @@ def _equal_parts(op: Op) -> bool:
     return op.name == "concatenate" and 1 < len(parts) <= MOST and len({v.shape for v in parts}) == 1
 
 
+def _sliced(value: Value, axis: int) -> bool:
+    """Whether parts along ``axis`` read different elements of an elementwise op's operand."""
+    return value.rank > 0 and value.shape[axis] != 1
+
+
 def _moves_or_computes(op: Op) -> bool:
     """Whether schedulers of pointwise segments and of reductions take the op."""
     return len(op.results) == 1 and op.row.kind in ("elementwise", "reduce", "shape", "create", "index")
@@ -98,8 +103,11 @@ class _Parts:
         self.split: dict[Value, _Split] = {}
         self.raveled: dict[Value, Value] = {}  # a reshape across parts: a value of the shape before, which is split
         self.alike: dict[Value, Value] = {}  # a part: the first one
+        self.late: set[Value] = set()  # values that depend on a reduction, which a kernel knows at their own index only
         self.failed: frozenset[Op] = frozenset()
         for op in program:
+            if op.row.kind == "reduce" or any(v in self.late for v in op.operands):
+                self.late.add(op.result)
             found = [self.split[self.raveled.get(v, v)] for v in op.operands if v in self.split or v in self.raveled]
             if op in split and not found:
                 parts = [self.b.op("copy", v) for v in op.operands]
@@ -130,6 +138,8 @@ class _Parts:
             return False
         shape, length = op.operands[0].shape, parts[0].shape[axis]
         if op.row.kind == "elementwise":
+            if any(v in self.late and v not in self.split and _sliced(v, axis) for v in op.operands):
+                return False
             operands = [self.parts_of(v, axis, len(parts), length) for v in op.operands]
         elif op.name not in ("reshape", "permute", "squeeze", "expand_dims") and op.row.kind != "reduce":
             return False
@@ -163,7 +173,7 @@ class _Parts:
         """What an elementwise op on parts reads of ``value``."""
         if value in self.split:
             return self.split[value].parts
-        if value.rank == 0 or value.shape[axis] == 1:
+        if not _sliced(value, axis):
             return [value] * count
         return [self.b.slice(value, axis, sz.mul(k, length), length) for k in range(count)]
 

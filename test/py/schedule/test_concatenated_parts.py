@@ -164,6 +164,21 @@ def test_selected_by_element(fn):
     check(fn, *inputs, candidates=2)
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: np.stack([y, y * 2]) * x.sum(1),
+        lambda x, y: np.concatenate([y[None], y[None]]) + x.max(1) - x.min(1),
+        lambda x, y: (np.stack([y, y]) * x.sum(1)).transpose(0, 2, 1).reshape(-1),
+    ],
+)
+def test_beside_reductions_of_another_tensor(fn):
+    """A reduction's kernel has no slices of its results."""
+    x, y = normal(2, 5, 3, 64), normal(3, 64)
+    check(fn, x, y, candidates=2)
+    np.testing.assert_allclose(mlirfuse.jit(fn, target="cpu", fallback=False)(x, y), fn(x, y), 1e-5, 1e-5)
+
+
 OVER_ARGUMENTS = [
     (rotated, (6, 128), (6, 64)),
     (gate, (6, 256), (6, 128)),
