@@ -120,15 +120,18 @@ class _Kernel(CpuBody):
         with self.k.coalesced(flat):
             if flat is not None:
                 self.spread(here, first, count)
-            with self.k.masked(self.lanes_of_rows(count)):
+            mask = self.lanes_of_rows(count)
+            with self.k.masked(mask):
                 for op in self.analysis.scans:
-                    self.scan(op, here)
+                    self.scan(op, here, mask)
                 store_all(self, self.full, [here], self.analysis.domain)
 
-    def scan(self, op: Op, here: Env) -> None:
+    def scan(self, op: Op, here: Env, mask: Val | None) -> None:
         """Compute a scan of the rows of a vector."""
         e, length = self.e, self.extent or self.lanes
         run = sc.element(e, op, self.k.operands(op, here), self.lanes)
+        if mask is not None and not self.extent and op.attrs["reverse"]:  # starts in lanes after the row's
+            run = sc.select(e, mask, run, sc.identity(e, op, self.lanes))
         run = sc.along(e, op, run, self.steps, before(e, bool(op.attrs["reverse"]), length))
         self.k.bind(op.result, here, sc.result(e, op, run))
 
