@@ -28,6 +28,14 @@ def _given(named: dict, key: str, type_: ops.AttrType, what: str):
         raise FusionIRError(f"{what}: {key}: {error}") from error
 
 
+def _note(attr) -> str:
+    """Return what passes report about an op, of whichever dialect. Raises ValueError for what is no text."""
+    try:
+        return of_type(attr, TEXT)
+    except ValueError as error:
+        raise ValueError(f"attribute 'note': {error}") from error
+
+
 def _layout(given: dict, value: Value, k: int) -> Layout | None:
     """Return the layout of argument ``k``, if it has attributes of one."""
     if "fusion.strides" not in given and "fusion.align" not in given:
@@ -120,7 +128,7 @@ class Reader:
         if may_write and python(given.pop("inplace")):  # the result is written into operand 0
             out["inplace"] = True
         if "note" in given:  # why a pass left the op as it is
-            out["note"] = str(python(given.pop("note")))
+            out["note"] = _note(given.pop("note"))
         if "extents" in given:  # the results' sizes, for readers of the IR; written by fusion-shapes
             out["extents"] = python(given.pop("extents"))
         unknown = set(given) - set(row.attrs) - {"operandSegmentSizes", "resultSegmentSizes"}
@@ -257,7 +265,7 @@ class Reader:
         else:
             plain = name.startswith("fusion.")
             attrs = {
-                a.name: python(a.attr) if plain or a.name == "note" else MLIRText(a.attr)
+                a.name: _note(a.attr) if a.name == "note" else python(a.attr) if plain else MLIRText(a.attr)
                 for a in named_attributes(op.attributes)
             }
             results = [self.value_of_type(v.type) for v in op.results]

@@ -93,6 +93,7 @@ def test_an_abort_of_mlir_is_an_error(given):
         (dict(op="cumsum", attributes="{axis = true}"), "op attribute 'axis': true is not an integer"),
         (dict(op="layer_norm", attributes='{eps = "s0 * s0"}'), "op attribute 'eps': \"s0 * s0\" is not a number"),
         (dict(op="slice", attributes='{start = [0], size = ["s0"], step = true}'), "'step': true is not a list of integers"),
+        (dict(op="exp", attributes="{note = [64]}"), "'fusion.exp' op attribute 'note': [64] is not a string"),
         (dict(op="exp", attributes="{note = loc(unknown)}"), "an attribute has an unsupported type"),
         (dict(argument=" {fusion.shape = [loc(unknown)]}"), "argument 0: fusion.shape: [loc(unknown)] is not a list of sizes"),
         (dict(argument=' {fusion.shape = "s0"}'), """argument 0: fusion.shape: "s0" is not a list of sizes"""),
@@ -106,6 +107,15 @@ def test_what_is_wrong_with_an_attribute(given, words):
     status, found = said(**given)
     if status or "attach" not in given.get("pipeline", ""):  # which finds no module to attach to
         assert status == 1 and words in found and "internal error" not in found, found
+
+
+def test_notes_of_other_dialects_are_text():
+    """Passes report about ops of all dialects in this attribute."""
+    text = "func.func private @g()\nfunc.func @f() {{\n  func.call @g() {{note = {}}} : () -> ()\n  return\n}}"
+    for note, problem in ('"kept"', ""), ("[64]", "'func.call' op attribute 'note': [64] is not a string"):
+        out, err = io.StringIO(), io.StringIO()
+        status = opt.run_in_child(text.format(note), opt.Settings("fusion-group"), "bad.mlir", out, err)
+        assert (status == 1) == bool(problem) and problem in err.getvalue(), err.getvalue()
 
 
 @pytest.mark.parametrize(
