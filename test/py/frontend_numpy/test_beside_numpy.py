@@ -352,6 +352,16 @@ def test_ints_of_python_beyond_the_type_of_the_other_branch(given, kind, value):
     check(Case(source, lambda: (np.arange(4).astype(kind), value)))
 
 
+@pytest.mark.parametrize("value", [2**31, 2**63, 2**64, -(2**63), -(2**70), 300])
+@pytest.mark.parametrize("kind", ["?", "i1", "u8", "f4", "c16"])
+@pytest.mark.parametrize("given", ["v", "{}"])
+def test_ints_of_python_that_fill_arrays(given, kind, value):
+    """They have to fit a C integer, of bools too."""
+    value_text = given.format(value)
+    source = f"def f(a, v):\n    return np.full_like(a, {value_text}), np.full(a.shape, {value_text}, '{kind}')\n"
+    check(Case(source, lambda: (np.arange(4).astype(kind), value)))
+
+
 def test_ints_of_python_are_refused_where_numpy_refuses_them(monkeypatch):
     """As ``np.where`` does from NumPy 2.5 on."""
     monkeypatch.setattr(elementwise, "WHERE_WRAPS", False)

@@ -15,7 +15,7 @@ from mlirfuse.frontend.numpy.operands import concrete, fresh, operand, trace_of,
 from mlirfuse.frontend.numpy.promotion import array_kind, dtype_of, kind_of, result_type_of
 from mlirfuse.frontend.numpy.registry import creates, implements
 from mlirfuse.frontend.numpy.shapes import no_bools, shape_of, size_of
-from mlirfuse.frontend.numpy.source import fail
+from mlirfuse.frontend.numpy.source import at_users_line, fail
 from mlirfuse.frontend.numpy.stored import elements
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.views import ExpandDims
@@ -36,6 +36,9 @@ def _filled(shape, fill_value, dtype) -> TracedArray:
     t = trace_of(shape, fill_value)
     fill = operand(t, fill_value)
     to = dt.of(array_kind(fill)) if dtype is None else dtype_of(dtype)
+    if fill.__class__ is int and dtype is not None:  # has to fit a C integer whatever the type is, bool too
+        with at_users_line(OverflowError):
+            np.full((), fill, to.numpy)
     shape = tuple(t.extent(n) for n in shape_of(t, shape))
     value = value_of(t, fill, to)
     if value.rank:
