@@ -10,6 +10,7 @@ import warnings
 
 import graph_break_fuzzer
 import numpy as np
+import numpy_program_fuzzer
 import pytest
 
 import mlirfuse
@@ -537,6 +538,16 @@ def test_an_error_that_is_caught_is_that_of_its_number(fn, first):
 def test_random_programs(seed):
     found = graph_break_fuzzer.differs(seed)
     assert found is None, found
+
+
+@pytest.mark.parametrize(
+    "decided, steady", [("np.abs(np.fft.fft(b))[2]", False), ("b.sum() / 2", True), ("np.sqrt(abs(b) ** 2)[2]", True)]
+)
+def test_what_roundings_decide_is_not_compared(decided, steady):
+    """Of integers, too: NumPy's 7.0 may be 6.999999999999999."""
+    fn = numpy_program_fuzzer.compiled(f"def program(a, b, m, n, k, x):\n    return int({decided})\n", 0)
+    args = [np.arange(3), np.array([2, -3, 5]), np.eye(3), 3, 4, 0.5]
+    assert numpy_program_fuzzer.steady(fn, args, numpy_program_fuzzer.outcome(fn, args)) is steady
 
 
 @pytest.mark.slow

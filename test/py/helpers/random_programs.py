@@ -991,16 +991,20 @@ def outcome(program: RandomProgram, env: dict) -> dict[str, object]:
 
 
 def reference(program: RandomProgram, call, runs: int = RUNS) -> Runs:
-    """Raises what NumPy raises."""
+    """Raises what NumPy raises. What only runs in float64 raise (a float64 number that int32 does not hold, where NumPy
+    converts one of float32) says that roundings decide: no result is compared."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         env, types = run_statements(program, call, False, None, None)
         plain = copy.deepcopy(outcome(program, env))
         g = np.random.default_rng(program.seed)
         wide = []
-        for k in range(runs + 1):
-            env, _ = run_statements(program, call, True, types, g if k else None)
-            wide.append(outcome(program, env))
+        try:
+            for k in range(runs + 1):
+                env, _ = run_statements(program, call, True, types, g if k else None)
+                wide.append(outcome(program, env))
+        except Exception:
+            return Runs(plain, [], {*plain})
     fragile = types["fragile"]
     names = {f"result {k} ({n})" for k, n in enumerate(program.returns) if n in fragile} | {
         f"argument {n}" for n in fragile
