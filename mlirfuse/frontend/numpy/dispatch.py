@@ -17,6 +17,7 @@ errors. ``explain`` asks in the same order, and says why the strategies before d
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -179,12 +180,17 @@ class Entry(Source):
         return result
 
     def bad_index(self, error: IndexError, leaves: Sequence) -> Any:
-        """The result of a call whose kernels found an index out of range, and which has written nothing yet: NumPy runs
-        it again, as a handler of the function's own may catch the error, and what is written before it stays."""
-        if not getattr(error, "found_by_kernel", False) or not self.may_fall_back() or not all_numpy(leaves):
+        """The result of a call whose kernels found an index out of range, or a number that NumPy rejects, and which has
+        written nothing yet: NumPy runs it again, as a handler of the function's own may catch the error, and what is
+        written before it stays. With the fallback off, only for the error that NumPy raises in place of this one."""
+        if not getattr(error, "found_by_kernel", False) or not all_numpy(leaves):
             raise error
         args, kwargs = self._given(leaves)
-        return self.owner.eager.original(*args, **kwargs)
+        if self.may_fall_back():
+            return self.owner.eager.original(*args, **kwargs)
+        with contextlib.suppress(IndexError):
+            self.owner.eager.original(*args, **kwargs)
+        raise error
 
     def _given(self, leaves: Sequence) -> tuple[Sequence, dict[str, Any]]:
         """The call's arguments, in the caller's own containers."""

@@ -110,6 +110,8 @@ def arange(start=0, stop=None, step=None, dtype=None, *, device=None, like=None)
     ):
         return t.capture(np.arange(*[concrete(x) for x in (start, stop, step)], dtype=dtype))
     step = operator.index(step)
+    if step == 0:
+        fail(ZeroDivisionError, "division by zero")
     first, last = size_of(t, start), size_of(t, stop)
     span = last - first if step > 0 else first - last
     count = t.extent(sz.ceildiv(span, abs(step))) if t.decide(span, ">", 0) else 0
@@ -183,24 +185,29 @@ def identity(n, dtype=float, *, like=None):
     return eye(n, dtype=dtype)
 
 
-def _converted(a, dtype, order, copy: bool = False) -> TracedArray:
-    """``a`` as an array of a type and memory order; a new one where these differ or ``copy`` asks for one."""
+def _converted(a, dtype, order, copy: bool | None = None) -> TracedArray:
+    """``a`` as an array of a type and memory order; a new one where these differ or ``copy`` asks for one. Raises
+    ValueError where a copy is needed that ``copy`` forbids."""
     x = _as_0d_array(as_traced(a, dtype))
     if isinstance(a, TracedArray) and x._value.dtype is not a._value.dtype:
         forced(x._trace, x._value, "K", strides_of_array(x._trace, a))
-    return ordered(x, order, copy)
+    result = ordered(x, order, bool(copy))
+    given = isinstance(a, TracedArray) and not a._scalar and result._buffer is a._buffer
+    if copy is not None and not copy and not given:
+        fail(ValueError, "Unable to avoid copy while creating an array as requested.")
+    return result
 
 
 @creates(np.asarray, np.asanyarray)
 def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
     """``a`` as an array; lists of traced values are stacked."""
-    return _converted(elements(a, dtype), dtype, order, bool(copy))
+    return _converted(elements(a, dtype), dtype, order, copy)
 
 
 @creates(np.array)
 def array(a, dtype=None, copy=True, order="K", subok=False, ndmin=0, like=None):
     """``a`` as a new array; lists of traced values are stacked."""
-    x = _converted(elements(a, dtype), dtype, order, bool(copy))
+    x = _converted(elements(a, dtype), dtype, order, copy)
     return np.expand_dims(x, tuple(range(ndmin - x.ndim))) if x.ndim < ndmin else x
 
 

@@ -253,9 +253,19 @@ def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
         if w.ndim != len(axes) or any(n != x.shape[k] for n, k in zip(w.shape, axes)):
             fail(ValueError, "Shape of weights must be consistent with shape of a along specified axis.")
         w = reshape(transpose(w, tuple(np.argsort(axes))), tuple(x.shape[k] if k in axes else 1 for k in range(x.ndim)))
-    total = sum(broadcast_to(w, x.shape), axis, to, keepdims=keepdims)
+    total = _nonzero(sum(broadcast_to(w, x.shape), axis, to, keepdims=keepdims))
     result = sum(asarray(x, to) * asarray(w, to), axis, keepdims=keepdims) / total
     return (result, total) if returned else result
+
+
+def _nonzero(total: TracedArray) -> TracedArray:
+    """``total``; where an element is zero, the kernel finds an index out of range, and NumPy runs the call, which then
+    raises its own error."""
+    t = total._trace
+    if not t.checks_indices:
+        return total
+    zero = asarray(total == 0, np.int64)
+    return total + asarray(wrap(t, t.emit("position", zero.value, extent=1, axis=0, checked=True)), total.dtype)
 
 
 def reduction_method(function, typed: bool):

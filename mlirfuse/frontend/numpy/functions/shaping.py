@@ -41,7 +41,7 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
         )
     if order == "F" or (order == "A" and is_fortran(x)):
         target = shape if isinstance(shape, (tuple, list)) else (shape,)
-        return transpose(reshape(transpose(x), tuple(reversed(target))))
+        return transpose(reshape(transpose(x), tuple(reversed(target)), copy=copy))
     target = list(shape_of(t, shape))
     old = t.shape(x._value)
     numel = sz.product(old)
@@ -75,6 +75,8 @@ def reshape(a, /, shape=None, order="C", *, copy=None):
     strides = strides_of_array(t, x)
     if not copy and (strides is None or may_be_view(t, strides, x._value.shape, target)):
         return x.step(Reshape(tuple(target)))
+    if copy is not None and not copy:
+        fail(ValueError, "Unable to avoid creating a copy while reshaping.")
     created = t.emit("copy", t.emit("reshape", x.value, shape=tuple(target)))
     return TracedArray(t, forced(t, created, "C"), scalar=x._scalar)
 
