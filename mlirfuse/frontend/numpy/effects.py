@@ -22,7 +22,7 @@ import numpy as np
 
 from mlirfuse.core.errors import TraceError
 from mlirfuse.frontend.numpy import bytecode
-from mlirfuse.frontend.numpy.scope import namespace_of, parts_of, slots_of, vars_of
+from mlirfuse.frontend.numpy.scope import caches_of, caching_effects, namespace_of, parts_of, slots_of, vars_of
 from mlirfuse.frontend.numpy.source import located
 from mlirfuse.runtime import numpy_private
 
@@ -112,6 +112,7 @@ class Snapshot:
 
     def __init__(self, values, codes):
         self.kept: list[tuple[str, Any, Any]] = []
+        self._caches: list[tuple[Any, dict, set]] = []  # functions' caches, with the arguments that have results
         # What import hooks count or cache, imports of the compiler's own modules change too.
         seen = set(map(id, sys.meta_path))
         left = _MOST_BYTES[not any(map(bytecode.writes, codes))]
@@ -145,6 +146,8 @@ class Snapshot:
                     self.kept.append((name, value, held))
             elif isinstance(value, types.FunctionType):
                 queue.append((name, value.__dict__, depth))
+            elif isinstance(value, functools._lru_cache_wrapper):
+                self._caches += [(value, cache, set(cache)) for cache in caches_of(value)]
             elif isinstance(value, functools.partial):
                 inside = [(name, part) for part in (value.func, *parts_of(value))]
             elif _is_ours(value):  # a compiled function, which may have the user's attributes
@@ -159,11 +162,17 @@ class Snapshot:
             queue.extend((n, v, depth + 1) for n, v in inside)
 
     def restore(self) -> str | None:
-        """Restores what changed; the name of the first such thing, or None."""
+        """Restores what changed; the name of the first such thing, or None. Results that functions cached meanwhile
+        are no change, but where there is one, the functions have to run again to make it."""
         changed = None
         for name, value, before in self.kept:
             if _restored(value, before):
                 changed = changed or name
+        if changed:
+            for function, cache, known in self._caches:
+                for arguments in cache.keys() - known:
+                    del cache[arguments]
+                    caching_effects.add(function)
         return changed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from mlirfuse.frontend.numpy import tracing
 from mlirfuse.frontend.numpy.dispatch import Entry
 from mlirfuse.frontend.numpy.fallback import EagerFunction
 from mlirfuse.frontend.numpy.rebuild import as_traced
-from mlirfuse.frontend.numpy.scope import Elements, read_scope, unchanged
+from mlirfuse.frontend.numpy.scope import Elements, Members, read_scope, unchanged
 from mlirfuse.frontend.numpy.stand_in import StandIn
 from mlirfuse.frontend.numpy.strategies import all_numpy
 from mlirfuse.frontend.numpy.trace_state import TooLong
@@ -76,7 +77,8 @@ class Jitted(_native.Function):
         self.fallback = fallback
         self.lowering_path, self.schedule, self.max_args = lowering_path, schedule, max_args
         self._entries: dict[trees.Tree, Entry] = {}
-        self._watch: list[tuple[Any, str, Any]] = []
+        self._watch: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}  # by namespace and key
+        self._compared = self._watch  # those that each call compares in Python
         self._lock = threads.lock()
         self.eager = EagerFunction(fn, self.__name__)
         self.arguments = _Arguments()
@@ -162,26 +164,40 @@ class Jitted(_native.Function):
     def _watch_scope(self, scope: list[tuple[Any, str, Any]], inputs: set[int]) -> None:
         """Makes later calls check that what a trace read from the function's scope has not changed. ``inputs``: ids of
         arrays that are arguments of some specialization: their elements may change."""
-        self._watch = [w for w in self._watch if not (isinstance(w[2], Elements) and id(w[2].array) in inputs)]
+        entries = {key: w for key, w in self._watch.items() if not _has_elements(w, inputs)}
         for watched in scope:
-            if isinstance(watched[2], Elements) and id(watched[2].array) in inputs:
-                continue
-            if not any(w[0] is watched[0] and w[1] == watched[1] for w in self._watch):
-                self._watch.append(watched)
-                self._set_watched(True)
+            if not _has_elements(watched, inputs):
+                entries.setdefault((id(watched[0]), watched[1]), watched)
+        self._set_watch(entries)
 
-    def _check_scope(self) -> None:
-        """Drops all specializations if a number or string that the function reads from its scope has changed."""
-        for namespace, name, value in self._watch if config.guards else ():
+    def _set_watch(self, entries: dict[tuple[int, Any], tuple]) -> None:
+        self._watch = entries
+        native = [_native_entry(*watched) for watched in entries.values()]
+        self._compared = {key: watched for (key, watched), entry in zip(entries.items(), native) if not entry}
+        self._set_watched(native)
+
+    def _check_scope(self, changed: bool) -> None:
+        """Drops all specializations if something that the function reads from its scope has changed. ``changed``: some
+        entry leads to another object, perhaps an equal number; else only the entries that are compared may differ."""
+        if not config.guards:
+            return
+        replaced = {}
+        for key, (namespace, name, value) in (self._watch if changed else self._compared).items():
             now = read_scope(namespace, name)
-            if now is not value and not unchanged(now, value):
+            if now is value:
+                continue
+            if not unchanged(now, value):
                 self._forget()
                 return
+            if key not in self._compared:
+                replaced[key] = (namespace, name, now)
+        if replaced:
+            self._set_watch(self._watch | replaced)
 
     def _forget(self) -> None:
-        self._entries, self._watch = {}, []
+        self._entries = {}
         self._clear_fast_paths()
-        self._set_watched(False)
+        self._set_watch({})
 
     @property
     def lowering_requested(self) -> bool:
@@ -257,6 +273,21 @@ class Jitted(_native.Function):
     def _explained(self, args: tuple, kwargs: dict[str, Any], view: View) -> Shown:
         leaves, tree = trees.flatten((args, kwargs))
         return Entry(self, tree).explain(leaves, args, kwargs, view)
+
+
+def _has_elements(watched: tuple, inputs: set[int]) -> bool:
+    """Whether a scope entry compares the elements of one of these arrays (ids)."""
+    return isinstance(watched[2], Elements) and id(watched[2].array) in inputs
+
+
+def _native_entry(namespace: Any, key: Any, value: Any) -> tuple:
+    """A scope entry as :meth:`_set_watched` takes it; () for one that each call compares in Python."""
+    compared = isinstance(value, (Elements, Members)) or isinstance(namespace, types.MappingProxyType)
+    if compared or (key is len and type(namespace) not in (dict, list)):
+        return ()
+    if key is len:
+        return namespace, None, None, value
+    return (namespace, key) if value is read_scope else (namespace, key, value)
 
 
 class LoweredFunction(Lowered):

@@ -165,7 +165,7 @@ class StandIns:
         if ours is None:
             if getattr(value, "__module__", None) == "json" and callable(value) and not isinstance(value, type):
                 return intro.without_stand_ins(value)
-            if value in (operator.is_, operator.is_not):
+            if value is operator.is_ or value is operator.is_not:  # an object may be equal to anything
                 return functools.partial(self._import, _IDENTITY[value is operator.is_not])
             name = getattr(value, "__name__", "")
             if _is_librarys(value) and _gives_namespace(value, name):

@@ -3,13 +3,18 @@ checked at later calls; arrays found in it are captured, and read again by each 
 
 from __future__ import annotations
 
+import array
 import builtins
 import collections
+import copy
 import functools
+import gc
 import inspect
 import itertools
+import operator
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -116,6 +121,17 @@ def _class_data(kind: type, attributes: int) -> list[str]:
 def parts_of(value: functools.partial) -> tuple:
     """The arguments that a partial holds, which it keeps."""
     return (*value.args, *value.keywords.values())
+
+
+# Functions with a cache that ran during a trace with effects: where the cache is dropped, they have them again.
+caching_effects: weakref.WeakSet = weakref.WeakSet()
+
+
+def caches_of(function: functools._lru_cache_wrapper) -> list[dict]:
+    """The dict from arguments to results of a function with ``functools.lru_cache``, which bears the loss of any."""
+    own = vars(function)
+    found = [value for value in gc.get_referents(function) if type(value) is dict and value is not own]
+    return found if len(found) == 1 else []
 
 
 UNSET = object()  # marks a variable without a value
@@ -233,6 +249,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
     ``objects``: arguments other than arrays and numbers, whose attributes they read."""
     out: list[tuple[str, Any, tuple, Any]] = []
     absent: list[tuple[str, Any, tuple, Any]] = []
+    always: list[tuple[str, Any, tuple, Any]] = []  # what the functions are themselves, and builtins
     selves: set[int] = set()  # ids of objects of ``out`` that methods have
     seen: set[types.CodeType] = set()
     queue = [fn, *(value for value in objects if callable(value))]
@@ -247,6 +264,9 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
         has_self(value)
     while (queue or held) and len(seen) < 32:
         fn = (queue or held).pop(0)
+        if isinstance(fn, functools._lru_cache_wrapper):
+            has_self(fn)
+            fn = fn.__wrapped__
         receiver, function = getattr(fn, "__self__", None), getattr(fn, "__func__", fn)
         if receiver is not None:
             has_self(receiver)
@@ -265,8 +285,13 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
         absent += [(name, cell, (("cell", None),), read_scope) for name, cell, value in cells if value is UNSET]
         scope = function.__globals__
         out += [(name, scope, (("item", name),), scope[name]) for name in names_of(code) if name in scope]
-        unset = [name for name in globals_of(code) if name not in scope and not hasattr(builtins, name)]
-        absent += [(name, scope, (("item", name),), read_scope) for name in unset]
+        built_in = vars(builtins)
+        for name in globals_of(code):
+            if name not in scope:
+                (always if name in built_in else absent).append((name, scope, (("item", name),), read_scope))
+                always += [(name, built_in, (("item", name),), built_in[name])] * (name in built_in)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            always.append((f"{function.__name__}.{name}", function, (("attr", name),), getattr(function, name)))
         for k, value in enumerate(function.__defaults__ or ()):
             out.append((f"default{k}", function, (("attr", "__defaults__"), ("item", k)), value))
         for name, value in (function.__kwdefaults__ or {}).items():
@@ -296,7 +321,7 @@ def roots_of(fn, objects=()) -> tuple[list, set[types.CodeType]]:
                 queue += _methods(value, type(value), names | _special_names(type(value)))
             elif isinstance(value, type) and namespace_of(value) is not None:
                 queue += _methods(value, value, names | _special_names(value))
-    return out + absent * any(map(asks, seen)), seen
+    return out + always + absent * any(map(asks, seen)), seen
 
 
 _FUNCTIONS = (types.FunctionType, classmethod, staticmethod)
@@ -326,6 +351,8 @@ def _methods(value, kind: type, names) -> list:
         for found in (vars(base)[name] for base in kind.__mro__ if name in vars(base)):  # none of the metaclass's
             if isinstance(found, _FUNCTIONS):
                 out.append(found.__get__(None if value is kind else value, kind))
+            elif isinstance(found, functools._lru_cache_wrapper):
+                out.append(found)
             elif isinstance(found, property) and value is not kind and isinstance(found.fget, types.FunctionType):
                 out.append(types.MethodType(found.fget, value))
             elif namespace_of(type(found)) is not None:  # a descriptor
@@ -354,15 +381,23 @@ class Elements:
         return now is self.array and now.tobytes() == self.content
 
 
-class Members:
-    """A set or bytearray whose members the trace may have read as constants."""
+_CONTAINERS = (dict, types.MappingProxyType, list, tuple)
+_MEMBERS = (set, bytearray, array.array, collections.deque)
 
-    def __init__(self, container: set | bytearray):
-        self.container, self.content = container, container.copy()
+
+class Members:
+    """A container of these types whose members the trace may have read as constants."""
+
+    def __init__(self, container: Any):
+        self.container, self.content = container, copy.copy(container)
 
     def hold(self, now) -> bool:
-        """Whether ``now`` is the same container with the same members."""
-        return now is self.container and now == self.content
+        """Whether ``now`` is the same container with the same members; of a deque, the same objects."""
+        if now is not self.container or len(now) != len(self.content):
+            return False
+        if isinstance(now, collections.deque):
+            return all(map(operator.is_, now, self.content))
+        return now == self.content
 
 
 def scope_of(t: Trace, returned: set[int]) -> list:
@@ -378,31 +413,39 @@ def scope_of(t: Trace, returned: set[int]) -> list:
     missing = any(map(asks, t.codes))
     out: dict[tuple, tuple] = {}
     seen: set[tuple[int, bool]] = set()
+    kinds_seen: dict[tuple[int, bool], set[str] | None] = {}
     queue: collections.deque = collections.deque()
 
     def meet(namespace, key, value, depth, everything):
         """``everything``: of a container or object, any item may be read."""
         if isinstance(value, types.FunctionType) and value.__dict__:
             meet(None, None, value.__dict__, depth, False)
-        container = isinstance(value, (dict, list, tuple)) or namespace_of(value) is not None
+        if isinstance(value, functools._lru_cache_wrapper) and value in caching_effects:
+            for cache in filter(None, caches_of(value)):  # the newest result is there until all are dropped
+                newest = next(reversed(cache))
+                out[id(cache), newest] = (cache, newest, cache[newest])
+        container = isinstance(value, _CONTAINERS) or namespace_of(value) is not None
         if isinstance(value, np.ndarray) and id(value) not in arguments and value.nbytes <= _MOST_BYTES:
             value = Elements(value)
-        if isinstance(value, (set, bytearray)):
-            value = Members(value)
-        if namespace is not None and (isinstance(value, (*kinds, Elements, Members)) or container):
+        if isinstance(value, _MEMBERS):
+            container = isinstance(value, collections.deque)
+            inner, value = value, Members(value)
+        if namespace is not None and (isinstance(value, (*kinds, Elements, Members)) or not _is_array(value)):
             out[id(namespace), key] = (namespace, key, value)
+        if isinstance(value, Members):
+            value = inner
         if container and depth < 4 and (id(value), everything) not in seen:
             seen.add((id(value), everything))
             queue.append((value, depth + 1, everything))
 
     for name, root, steps, value in t.roots:
-        if len(steps) == 1 and steps[0][0] != "attr":
-            meet(root, steps[0][1], value, 0, (steps[0][1] or name) in opened)
+        if len(steps) == 1:
+            meet(root, steps[0][1], value, 0, steps[0][0] == "attr" or (steps[0][1] or name) in opened)
         else:
             meet(None, None, value, 0, True)
     while queue and len(out) < 1024:
         value, depth, everything = queue.popleft()
-        if isinstance(value, dict):
+        if isinstance(value, (dict, types.MappingProxyType)):
             out[id(value), len] = (value, len, len(value))
             for k, v in list(value.items())[:256]:
                 if everything or not isinstance(k, str) or k in words:
@@ -415,15 +458,21 @@ def scope_of(t: Trace, returned: set[int]) -> list:
         elif isinstance(value, functools.partial):
             for part in parts_of(value):
                 meet(None, None, part, depth, True)
+        elif isinstance(value, collections.deque):
+            for part in itertools.islice(value, 256):
+                meet(None, None, part, depth, True)
         else:
-            for namespace, k, found in _attributes_read(value, words, opened, missing):
+            for namespace, k, found in _attributes_read(value, words, opened, missing, kinds_seen):
                 meet(namespace, k, found, depth, k in opened)
     return list(out.values())
 
 
-def _attributes_read(value, words: set[str], opened: set[str], missing: bool) -> Iterator[tuple]:
+def _attributes_read(
+    value, words: set[str], opened: set[str], missing: bool, seen: dict[tuple[int, bool], set[str] | None]
+) -> Iterator[tuple]:
     """The attributes of an object or class that code with these words may read, as (namespace, name, value); the number
-    of all, its classes' too, where the code may go on without one that is ``missing``."""
+    of all, its classes' too, where the code may go on without one that is ``missing``. ``seen``: by class, the names
+    that lead to something there."""
     inside = {} if isinstance(value, type) else vars_of(value)
     if missing:
         yield inside, len, len(inside)
@@ -435,10 +484,56 @@ def _attributes_read(value, words: set[str], opened: set[str], missing: bool) ->
             held = vars(kind) if namespace_of(kind) is not None else {}
             yield from ((kind, k, v) for k, v in held.items() if k in words and getattr(kind, k, None) is v)
     every = words & READ_ALL or "getattr" in opened
-    for k in {*words, *inside, *slot_names(value)} if every else words:
-        namespace, found = attribute_of(value, k)
-        if namespace is not None:
-            yield namespace, k, found
+    owner: type = value if isinstance(value, type) else type(value)
+    kinds_of = [owner] if value is not owner else [owner, type(owner)]
+    at = id(owner), value is owner
+    if at not in seen:
+        seen[at] = None
+        if class_attribute(type(value), "__getattr__") is read_scope:  # else any name may lead to something
+            seen[at] = {name for kind in kinds_of for base in kind.__mro__ for name in vars(base)} & words
+        for kind in kinds_of:
+            special = _special_names(kind) if namespace_of(kind) is not None else ()
+            yield from ((kind, k, class_attribute(kind, k)) for k in special)
+    own, of_kind = {*inside, *slot_names(value)}, seen[at]
+    for k in own | words if every else words if of_kind is None else (own & words) | of_kind:
+        yield from _lookups(value, inside, k)
+    if value is not owner and namespace_of(owner) is not None:
+        yield value, type, owner
+
+
+def _lookups(value, inside: dict[str, Any], name: str) -> Iterator[tuple]:
+    """The scope entries that decide what an attribute of an object or class is: its own, and its class's, which may be
+    a method or compute it."""
+    if name in slot_names(value):
+        if hasattr(value, name):
+            yield value, name, getattr(value, name)
+        return
+    found = class_attribute(value, name) if isinstance(value, type) else inside.get(name, read_scope)
+    kind = type(value)
+    of_kind = class_attribute(kind, name) if namespace_of(kind) is not None else read_scope
+    if of_kind is not read_scope and (found is read_scope or hasattr(type(of_kind), "__set__")):
+        yield kind, name, of_kind
+        if hasattr(type(of_kind), "__set__"):
+            return
+    elif found is read_scope:
+        if class_attribute(kind, "__getattr__") is read_scope:
+            return  # an error
+        yield kind, name, read_scope
+    if isinstance(value, type) or isinstance(getattr(value, "__dict__", None), dict):
+        yield value if isinstance(value, type) else inside, name, found
+
+
+def class_attribute(kind: type, name: str) -> Any:
+    """What a class, or one that it inherits from, has under a name: a method, property or value; ``read_scope`` where
+    they have none."""
+    for base in kind.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return read_scope
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or arrays.framework(value) is not None
 
 
 def read_scope(namespace, key):
@@ -450,6 +545,12 @@ def read_scope(namespace, key):
             return dict.__getitem__(namespace, key)
         if isinstance(namespace, list):
             return list.__getitem__(namespace, key)
+        if isinstance(namespace, types.MappingProxyType):
+            return namespace[key]
+        if key is type:
+            return type(namespace)
+        if isinstance(namespace, type):
+            return class_attribute(namespace, key)
         return namespace.cell_contents if type(namespace) is types.CellType else getattr(namespace, key)
     except (LookupError, AttributeError, ValueError):
         return read_scope

@@ -2,16 +2,30 @@
 
 #include <structmember.h>
 
+#include <utility>
 #include <vector>
 
 #include "leaves.h"
+#include "scope_guards.h"
 
 namespace mlirfuse {
 namespace {
 
+// The guards of a function's scope. A call holds them while it checks them: code that it runs may replace them.
+struct Guards {
+  std::vector<ScopeGuard> native;
+  bool others = false;  // there are entries that only Python can check
+  size_t holders = 1;   // under the GIL: std::shared_ptr's atomic counter takes as long as three guards
+};
+
+void drop(Guards* guards) {
+  if (guards && --guards->holders == 0) delete guards;
+}
+
 struct FunctionState {
   std::vector<Ref> fast_paths;  // by the number of arguments; null where there is none
-  bool watched = false;
+  Guards* guards = nullptr;     // null: nothing is watched
+  ~FunctionState() { drop(guards); }
 };
 
 struct FunctionObject {
@@ -46,11 +60,24 @@ void report_raised(PyObject* self) {
   PyErr_Restore(type, error, PyException_GetTraceback(error));
 }
 
+// Whether all guards that need no Python code hold.
+bool scope_holds(Guards& guards) {
+  ++guards.holders;
+  bool all = true;
+  for (auto guard = guards.native.begin(); all && guard != guards.native.end(); ++guard) all = guard->holds();
+  drop(&guards);
+  return all;
+}
+
 PyObject* call_known(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   static Name check_scope("_check_scope");
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   const FunctionState& state = state_of(self);
-  if (state.watched && !Ref(PyObject_CallMethodNoArgs(self, check_scope.get()))) return nullptr;
+  if (state.guards) {
+    const bool others = state.guards->others, changed = !scope_holds(*state.guards);
+    if ((others || changed) && !Ref(PyObject_CallMethodOneArg(self, check_scope.get(), changed ? Py_True : Py_False)))
+      return nullptr;
+  }
   if ((names && PyTuple_GET_SIZE(names)) || count >= state.fast_paths.size() || !state.fast_paths[count])
     return call_any(self, args, count, names);
   const Ref target = Ref::borrow(state.fast_paths[count].get());  // the call may clear `fast_paths`
@@ -76,12 +103,23 @@ PyObject* function_new(PyTypeObject* type, PyObject*, PyObject*) {
 int function_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   for (const Ref& target : state_of(self).fast_paths) Py_VISIT(target.get());
+  if (const Guards* guards = state_of(self).guards)
+    for (const ScopeGuard& guard : guards->native) {
+      Py_VISIT(guard.space.get());
+      Py_VISIT(guard.key.get());
+      Py_VISIT(guard.value.get());
+    }
   return 0;
 }
 
-int function_clear(PyObject* self) {
+void drop_fast_paths(PyObject* self) {
   std::vector<Ref> dropped;
   dropped.swap(state_of(self).fast_paths);
+}
+
+int function_clear(PyObject* self) {
+  drop_fast_paths(self);
+  drop(std::exchange(state_of(self).guards, nullptr));
   return 0;
 }
 
@@ -101,14 +139,20 @@ PyObject* set_fast_path(PyObject* self, PyObject* args) {
 }
 
 PyObject* clear_fast_paths(PyObject* self, PyObject*) {
-  function_clear(self);
+  drop_fast_paths(self);
   Py_RETURN_NONE;
 }
 
-PyObject* set_watched(PyObject* self, PyObject* on) {
-  const int value = PyObject_IsTrue(on);
-  if (value < 0) return nullptr;
-  state_of(self).watched = value == 1;
+PyObject* set_watched(PyObject* self, PyObject* entries) {
+  const Ref list(PySequence_Fast(entries, "_set_watched takes a sequence"));
+  if (!list) return nullptr;
+  Guards* guards = nullptr;
+  if (PySequence_Fast_GET_SIZE(list.get())) {
+    guards = new Guards;
+    for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(list.get()); ++k)
+      guards->others |= !add_scope_guard(PySequence_Fast_GET_ITEM(list.get(), k), guards->native);
+  }
+  drop(std::exchange(state_of(self).guards, guards));
   Py_RETURN_NONE;
 }
 
@@ -121,7 +165,12 @@ bool register_function_type(PyObject* module) {
       {"_clear_fast_paths", clear_fast_paths, METH_NOARGS,
        "_clear_fast_paths()\n--\n\nRemove the targets of _set_fast_path."},
       {"_set_watched", set_watched, METH_O,
-       "_set_watched(on)\n--\n\nSet whether each call begins with self._check_scope()."},
+       "_set_watched(entries)\n--\n\nMake calls begin with self._check_scope(True) where an entry of the function's\n"
+       "scope, (namespace, key, value) or (namespace, key) for what is not there, is another object than the value: "
+       "an\n"
+       "item of a dict or list, what a class or an object has as an attribute, the content of a cell (any key), an\n"
+       "object's class (key `type`); or where a dict or list of (namespace, None, None, size) has another size. With\n"
+       "entries of other forms, the other calls begin with self._check_scope(False)."},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyMemberDef members[] = {
