@@ -189,7 +189,7 @@ class Jitted(_native.Function):
             if not unchanged(now, value):
                 self._forget()
                 return
-            if key not in self._compared:
+            if not isinstance(value, (Elements, Members)):
                 replaced[key] = (namespace, name, now)
         if replaced:
             self._set_watch(self._watch | replaced)
@@ -282,8 +282,11 @@ def _has_elements(watched: tuple, inputs: set[int]) -> bool:
 
 def _native_entry(namespace: Any, key: Any, value: Any) -> tuple:
     """A scope entry as :meth:`_set_watched` takes it; () for one that each call compares in Python."""
-    compared = isinstance(value, (Elements, Members)) or isinstance(namespace, types.MappingProxyType)
-    if compared or (key is len and type(namespace) not in (dict, list)):
+    if isinstance(value, Elements) or isinstance(namespace, types.MappingProxyType):
+        return ()
+    if isinstance(value, Members):
+        return namespace, key, value.container, value.content
+    if key is len and type(namespace) not in (dict, list):
         return ()
     if key is len:
         return namespace, None, None, value

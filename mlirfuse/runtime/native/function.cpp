@@ -108,6 +108,7 @@ int function_traverse(PyObject* self, visitproc visit, void* arg) {
       Py_VISIT(guard.space.get());
       Py_VISIT(guard.key.get());
       Py_VISIT(guard.value.get());
+      Py_VISIT(guard.content.get());
     }
   return 0;
 }
@@ -169,8 +170,10 @@ bool register_function_type(PyObject* module) {
        "scope, (namespace, key, value) or (namespace, key) for what is not there, is another object than the value: "
        "an\n"
        "item of a dict or list, what a class or an object has as an attribute, the content of a cell (any key), an\n"
-       "object's class (key `type`); or where a dict or list of (namespace, None, None, size) has another size. With\n"
-       "entries of other forms, the other calls begin with self._check_scope(False)."},
+       "object's class (key `type`); or where the value of (namespace, key, value, content) is not equal to the\n"
+       "content, or a dict or list of (namespace, None, None, size) has another size. With entries of other forms, "
+       "the\n"
+       "other calls begin with self._check_scope(False)."},
       {nullptr, nullptr, 0, nullptr},
   };
   static PyMemberDef members[] = {

@@ -24,11 +24,13 @@ bool add_scope_guard(PyObject* entry, std::vector<ScopeGuard>& guards) {
   ScopeGuard guard;
   guard.space = Ref::borrow(space);
   guard.key = Ref::borrow(key);
-  if (PyTuple_GET_SIZE(entry) == 3) guard.value = Ref::borrow(PyTuple_GET_ITEM(entry, 2));
-  if (PyTuple_GET_SIZE(entry) == 4) {
+  if (PyTuple_GET_SIZE(entry) >= 3) guard.value = Ref::borrow(PyTuple_GET_ITEM(entry, 2));
+  if (PyTuple_GET_SIZE(entry) == 4) guard.content = Ref::borrow(PyTuple_GET_ITEM(entry, 3));
+  if (guard.content && guard.value.get() == Py_None) {
     if (!PyDict_CheckExact(space) && !PyList_CheckExact(space)) return false;
     guard.kind = PyDict_CheckExact(space) ? Kind::kDictSize : Kind::kListSize;
-    if (!to_size(PyTuple_GET_ITEM(entry, 3), guard.number)) return false;
+    if (!to_size(guard.content.get(), guard.number)) return false;
+    guard.content = Ref();
   } else if (PyCell_Check(space)) {
     guard.kind = Kind::kCell;
   } else if (PyList_Check(space)) {

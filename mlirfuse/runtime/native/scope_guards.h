@@ -25,12 +25,16 @@ struct ScopeGuard {
 
   Kind kind;
   Ref space, key, value;  // value: null where there was none
+  Ref content;            // what a container, the value, is equal to; null for others
   Py_ssize_t number = 0;  // an index or a size
 
   bool holds() const;  // sets no error
+
+ private:
+  bool has_value() const;
 };
 
-inline bool ScopeGuard::holds() const {
+inline bool ScopeGuard::has_value() const {
   PyObject* now = nullptr;
   switch (kind) {
     case Kind::kDictItem:
@@ -62,6 +66,14 @@ inline bool ScopeGuard::holds() const {
     }
   }
   return false;
+}
+
+inline bool ScopeGuard::holds() const {
+  if (!has_value()) return false;
+  if (!content) return true;
+  const int equal = PyObject_RichCompareBool(value.get(), content.get(), Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal == 1;
 }
 
 // Appends the guard of an entry of Function._set_watched. False if only Python can check it.

@@ -450,14 +450,14 @@ class Scaled:
         return x * self.two
 
 
-scaled, OFFSET = Scaled(), 4.0
+scaled, OFFSET, MEMBERS = Scaled(), 4.0, {1, 2}
 
 
 def test_what_is_as_it_was_needs_no_python_in_a_call(monkeypatch):
     """Numbers, containers, attributes, methods and builtins are compared by C++."""
 
     def f(x, k=2):
-        return scaled.times(x) * scaled.table["three"][0] + OFFSET + len(x.shape) * k
+        return scaled.times(x) * scaled.table["three"][0] + OFFSET + len(x.shape) * k + (2 in MEMBERS)
 
     compiled = mlirfuse.jit(f, fallback=False)
     np.testing.assert_array_equal(compiled(X), f(X))
@@ -469,6 +469,9 @@ def test_what_is_as_it_was_needs_no_python_in_a_call(monkeypatch):
     compiled(X)
     assert checks == [True]
     scaled.table["three"][0] = 3.0
+    MEMBERS.add(3)
+    compiled(X)
+    assert checks == [True] * 2
 
 
 def test_a_compiled_function_in_a_cycle_with_its_scope_is_freed():
