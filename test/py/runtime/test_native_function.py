@@ -12,14 +12,14 @@ from mlirfuse import _native
 
 class Recording(_native.Function):
     def __init__(self):
-        self.calls, self.checks = [], 0
+        self.calls, self.checks = [], []
 
     def _call(self, args, kwargs):
         self.calls.append((args, kwargs))
         return "any"
 
-    def _check_scope(self):
-        self.checks += 1
+    def _check_scope(self, changed):
+        self.checks.append(changed)
 
 
 def make():
@@ -65,15 +65,107 @@ def test_the_latest_target_counts_until_all_are_forgotten():
     assert function(3, 7) == "any"
 
 
-def test_a_watched_scope_is_checked_before_every_call():
+def test_a_scope_that_only_python_can_check_is_checked_before_every_call():
     function = make()
     function(1, 2)
-    assert function.checks == 0
-    function._set_watched(True)
+    assert function.checks == []
+    function._set_watched([()])
     function(1, 2), function((1,)), function(a=1)
-    assert function.checks == 3
-    function._check_scope = lambda: function._clear_fast_paths()
+    assert function.checks == [False] * 3
+    function._check_scope = lambda changed: function._clear_fast_paths()
     assert function(1, 2) == "any"
+    del function._check_scope
+    function._set_watched([])
+    function(1, 2)
+    assert len(function.checks) == 3
+
+
+class Base:
+    def method(self):
+        pass
+
+
+class Derived(Base):
+    __slots__ = ("slot",)
+
+
+def defaults(x, y=1, *, z=2):
+    pass
+
+
+def cell_of(value):
+    return (lambda: value).__closure__[0]
+
+
+derived, table, items, members, cell = Derived(), {"a": 1.5, 2: 3.5}, [1.5, 2.5], {1, 2}, cell_of(1.5)
+derived.slot = 1.5
+GUARDS = {  # entries, changes, and what undoes these
+    "item": ((table, "a", table["a"]), lambda: table.update(a=2.5), lambda: table.update(a=1.5)),
+    "key of another type": ((table, 2, table[2]), lambda: table.pop(2), lambda: table.update({2: 3.5})),
+    "no item": ((table, "b"), lambda: table.update(b=1), lambda: table.pop("b")),
+    "size": ((table, None, None, 2), lambda: table.update(b=1), lambda: table.pop("b")),
+    "list": ((items, 1, items[1]), lambda: items.pop(), lambda: items.append(2.5)),
+    "length": ((items, None, None, 2), lambda: items.append(1), lambda: items.pop()),
+    "cell": ((cell, None, cell.cell_contents), lambda: setattr(cell, "cell_contents", 2), None),
+    "method": ((Derived, "method", Base.method), lambda: setattr(Base, "method", None), None),
+    "override": ((Derived, "__len__"), lambda: setattr(Derived, "__len__", 1), lambda: delattr(Derived, "__len__")),
+    "slot": ((derived, "slot", derived.slot), lambda: delattr(derived, "slot"), None),
+    "code": ((defaults, "__code__", defaults.__code__), lambda: setattr(defaults, "__code__", make.__code__), None),
+    "defaults": (
+        (defaults, "__defaults__", defaults.__defaults__),
+        lambda: setattr(defaults, "__defaults__", None),
+        None,
+    ),
+    "none": ((cell_of, "__defaults__", None), lambda: setattr(cell_of, "__defaults__", (1,)), None),
+    "keywords": (
+        (defaults, "__kwdefaults__", defaults.__kwdefaults__),
+        lambda: setattr(defaults, "__kwdefaults__", None),
+        None,
+    ),
+    "class": ((Recording(), type, Recording), None, None),
+    "members": (({"s": members}, "s", members, {1, 2}), lambda: members.add(3), lambda: members.remove(3)),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_scope_is_checked_where_something_is_another_object(name):
+    entry, change, undo = GUARDS[name]
+    function = make()
+    function._set_watched([entry])
+    assert function(1, 2) == ("plain", 1, 2)
+    assert function.checks == []
+    if change is None:
+        entry[0].__class__ = type("Other", (Recording,), {})
+    else:
+        change()
+    function(1, 2)
+    assert function.checks == [True]
+    if undo is not None:
+        undo()
+        function(1, 2)
+        assert function.checks == [True]
+
+
+def test_guards_that_are_replaced_while_they_are_checked():
+    class Computed:
+        @property
+        def value(self):
+            function._set_watched([])
+            gc.collect()
+            return 1
+
+    function = make()
+    function._set_watched([(Computed(), "value", None), (Computed(), "value", None)])
+    function(1, 2)
+    assert function.checks == [True]
+    function(1, 2)
+    assert function.checks == [True]
+
+
+@pytest.mark.parametrize("entries", [None, 3])
+def test_guards_are_a_sequence(entries):
+    with pytest.raises(TypeError):
+        Recording()._set_watched(entries)
 
 
 def test_errors_pass():
@@ -82,11 +174,11 @@ def test_errors_pass():
     with pytest.raises(ZeroDivisionError):
         function(1, 0)
 
-    def fails():
+    def fails(changed):
         raise LookupError("scope")
 
     function._check_scope = fails
-    function._set_watched(True)
+    function._set_watched([()])
     with pytest.raises(LookupError, match="scope"):
         function(1, 2)
 
