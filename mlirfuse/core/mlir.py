@@ -84,6 +84,17 @@ def plain_context() -> ir.Context:
     return found
 
 
+def parsed(text: str) -> ir.Module:
+    """The module ``text`` in this thread's context without the fusion dialect; :data:`MLIRError` for a faulty one."""
+    context = plain_context()
+    if _handles and getattr(_local, "without_lock", False):
+        module = _parsed_without_gil(text.encode(), context)
+        if module is not None:
+            return module
+    with context:
+        return ir.Module.parse(text)
+
+
 def run_passes(module: ir.Module, pipeline: str, verify: bool = True) -> None:
     """Run MLIR's own passes on ``module`` in place; ``pipeline`` has the syntax of ``mlir-opt``. ``verify``: verify the
     module after each pass, which takes two fifths of the time of the lowerings to LLVM's dialect."""
@@ -98,8 +109,8 @@ def run_passes(module: ir.Module, pipeline: str, verify: bool = True) -> None:
 
 @contextlib.contextmanager
 def without_lock() -> Iterator[None]:
-    """Within it, passes of this thread run without the GIL, concurrently with other threads. The process must not fork
-    meanwhile."""
+    """Within it, this thread parses modules and runs passes without the GIL, concurrently with other threads. The
+    process must not fork meanwhile."""
     _local.without_lock = True
     try:
         yield
@@ -113,6 +124,29 @@ def _run_without_gil(manager: Any, module: ir.Module) -> None:
     run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int8
     if not run(_pointer(manager._CAPIPtr), _pointer(module.operation._CAPIPtr)):
         raise CompileError("MLIR's passes failed")
+
+
+class _StringRef(ctypes.Structure):
+    """MlirStringRef."""
+
+    _fields_ = [("data", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+
+
+_CAPSULE = f"{_PACKAGE}._mlir.ir.Module._CAPIPtr".encode()  # kept: a capsule does not copy its name
+
+
+def _parsed_without_gil(text: bytes, context: ir.Context) -> ir.Module | None:
+    """The module, parsed without the GIL: a sixth of what compiling a kernel takes. None for a faulty one, for which
+    the bindings raise a better error."""
+    parse = _handles[0].mlirModuleCreateParse
+    parse.argtypes, parse.restype = [ctypes.c_void_p, _StringRef], ctypes.c_void_p
+    found = parse(_pointer(context._CAPIPtr), _StringRef(text, len(text)))
+    if found is None:
+        return None
+    create = ctypes.pythonapi.PyCapsule_New
+    create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    create.restype = ctypes.py_object
+    return ir.Module._CAPICreate(create(found, _CAPSULE, None))
 
 
 def _pointer(capsule: Any) -> int:
@@ -182,10 +216,6 @@ def to_llvm_ir(module: ir.Module) -> str:
             _free_llvm_module(translated)
     finally:
         _free_llvm_context(context)
-
-
-class _StringRef(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_char_p), ("length", ctypes.c_size_t)]
 
 
 def allow_unknown_ops(context: ir.Context, namespace: str) -> None:

@@ -91,8 +91,7 @@ def code_key(processor: Processor | None) -> tuple:
 
 def to_llvm_dialect(text: str):
     """The MLIR module ``text`` lowered to the LLVM dialect."""
-    with mlir.plain_context():
-        module = mlir.ir.Module.parse(text)
+    module = mlir.parsed(text)
     mlir.run_passes(module, PIPELINE, verify=False)  # LLVM verifies the result
     return module
 

@@ -57,8 +57,7 @@ def to_gpu_passes(chip: str) -> str:
 def to_gpu(text: str, chip: str) -> Any:
     """The module ``text`` of gpu.modules with its target ``chip`` ("sm_90"), and loops lowered to branches."""
     passes = to_gpu_passes(specific(text, chip))
-    with mlir.plain_context():
-        module = mlir.ir.Module.parse(loops_to_ids(text))
+    module = mlir.parsed(loops_to_ids(text))
     mlir.run_passes(module, f"builtin.module({passes})", verify=False)  # LLVM verifies the result
     return module
 
