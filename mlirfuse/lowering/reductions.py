@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from mlirfuse.analysis.joint import MaxSumExp, Moments
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Op
@@ -306,7 +308,8 @@ def _from_deviations(e: Emitter, count: Val, mean: Val, squares: Val, rest: Val 
     off = e.div(rest, e.max(count, 1.0))
     better = e.add(mean, off)
     finite = e.cmp("lt", e.abs(better), math.inf)  # else the mean is an infinity
-    return count, e.select(finite, better, mean), e.max(e.sub(squares, e.mul(rest, off)), 0.0)
+    excess = e.min(e.mul(rest, off), float(np.finfo(mean.dtype.numpy).max))  # infinite squares stay so
+    return count, e.select(finite, better, mean), e.max(e.sub(squares, excess), 0.0)
 
 
 def counted(e: Emitter, rows) -> tuple[Val, Val]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Block, Graph, Op, Value
 from mlirfuse.ir.ops import axes_of
@@ -51,7 +53,7 @@ class OnePassVariance(Pass):
 
 def _corrected(block: Block, squares: Op) -> list[Value]:
     """Return the values that are the squared deviations ``squares``, corrected by the sum s of the deviations:
-    ``max(squares - s * (s / n), 0)``."""
+    ``max(squares - min(s * (s / n), the largest number), 0)``."""
     return [op.result for op in block.ops if op.name == "maximum" and _corrects(op, squares)]
 
 
@@ -59,8 +61,11 @@ def _corrects(maximum: Op, squares: Op) -> bool:
     difference, zero = maximum.operands
     if not _is_constant(zero, 0) or difference.op is None or difference.op.name != "sub":
         return False
-    rounded, product = difference.op.operands
-    if rounded is not squares.result or product.op is None or product.op.name != "mul":
+    rounded, excess = difference.op.operands
+    if rounded is not squares.result or excess.op is None or excess.op.name != "minimum":
+        return False
+    product, largest = excess.op.operands
+    if not _is_constant(largest, np.finfo(largest.dtype.numpy).max) or product.op is None or product.op.name != "mul":
         return False
     rest, mean = product.op.operands
     deviation = squares.operands[0].op.operands[0]

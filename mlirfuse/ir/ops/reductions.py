@@ -79,7 +79,8 @@ def _mean(b, x, axes, keepdims):
 def _variance(b, x, axes, keepdims, correction, exact_zero):
     """In two passes over the data: accurate even where the mean is large relative to the deviation. ``exact_zero``:
     the mean's rounding is subtracted again (Chan, Golub and LeVeque's corrected two-pass algorithm). Where all elements
-    are equal, deviations are a few units in the last place, whose sums and their product are exact."""
+    are equal, deviations are a few units in the last place, whose sums and their product are exact. Squares that are
+    infinite stay so."""
     m = mathematics(b, x)
     v = m(x)
     total = b.op("sum", v, axes=axes, keepdims=True)
@@ -88,7 +89,8 @@ def _variance(b, x, axes, keepdims, correction, exact_zero):
     squares = b.op("sum", m.mul(centred, centred), axes=axes, keepdims=keepdims)
     if exact_zero:
         rest = b.op("sum", centred, axes=axes, keepdims=keepdims)
-        squares = m.maximum(m.sub(squares, m.mul(rest, m.div(rest, m.number(count)))), 0.0)
+        excess = m.minimum(m.mul(rest, m.div(rest, m.number(count))), float(np.finfo(m.dtype.numpy).max))
+        squares = m.maximum(m.sub(squares, excess), 0.0)
     return m.div(squares, m.number(sz.maximum(count - correction, 0) if correction > 0 else count - correction))
 
 

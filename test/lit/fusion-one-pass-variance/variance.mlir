@@ -51,7 +51,9 @@ func.func @other_correction(%x: tensor<?x64xf32> {fusion.shape = ["s0", "64"]}) 
   %r = "fusion.sum"(%d) {axes = [1]} : (tensor<?x64xf32>) -> tensor<?xf32>
   %e = "fusion.div"(%r, %c) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
   %o = "fusion.mul"(%r, %e) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
-  %w = "fusion.sub"(%q, %o) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+  %l = "fusion.constant"() {value = 0x7F7FFFFF : f32, dtype = f32} : () -> tensor<f32>
+  %i = "fusion.minimum"(%o, %l) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
+  %w = "fusion.sub"(%q, %i) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
   %v = "fusion.maximum"(%w, %zero) : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
   return %v : tensor<?xf32>
 }

@@ -599,6 +599,13 @@ def test_a_variance_of_one_number():
     assert [y.item() for y in run(torch.tensor(3.0))] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("size", [1e25, 1e30, 1e37])
+def test_variances_of_large_numbers_are_infinite(size):
+    x = torch.linspace(-size, size, 300).reshape(20, 15) + size
+    run = compiled(lambda x: (x.std(0), x.var(1), *torch.var_mean(x)), options={"fallback": False})
+    assert all(y.isposinf().all() for y in run(x)[:3])
+
+
 @pytest.mark.parametrize(
     "shape, dim, dtype",
     [((19, 33), 0, torch.float32), ((19, 33), 1, torch.float64), ((7, 5), 1, torch.float16),

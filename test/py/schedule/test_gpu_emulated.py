@@ -592,7 +592,8 @@ def corrected_variance(x, axis):
     """As ``torch.var`` is expanded: by the corrected two-pass algorithm."""
     apart = x - x.mean(axis, keepdims=True)
     rest, count = apart.sum(axis), x.shape[axis]
-    return np.maximum((apart * apart).sum(axis) - rest * (rest / count), 0) / count
+    excess = np.minimum(rest * (rest / count), np.finfo(np.float32).max)
+    return np.maximum((apart * apart).sum(axis) - excess, 0) / count
 
 
 @pytest.mark.parametrize(
@@ -601,7 +602,8 @@ def corrected_variance(x, axis):
      ((1, 40_008), 1, 3), ((19, 33), 0, 6), ((257, 8), 0, 6), ((1000, 5), 0, 6), ((3001, 4), 0, 6)],
 )  # fmt: skip
 def test_corrected_variances_of_equal_elements_are_0(shape, axis, candidates):
-    """Exactly, whatever their sum's rounding: callers compare with 0 and divide by what is left."""
+    """Exactly, whatever their sum's rounding: callers compare with 0 and divide by what is left. That of large numbers
+    is infinite, not NaN."""
 
     def variance(x):
         return corrected_variance(x, axis)
@@ -616,6 +618,9 @@ def test_corrected_variances_of_equal_elements_are_0(shape, axis, candidates):
         for params in itertools.islice(SCHEDULERS.candidates(step.analysis, sized), candidates):
             (found,) = run(program, lowered.env, (*chosen[:k], params, *chosen[k + 1 :]), [x])
             assert not found.any(), params
+            large = normal(*shape) * np.float32(1e30)
+            (found,) = run(program, lowered.env, (*chosen[:k], params, *chosen[k + 1 :]), [large])
+            assert np.isposinf(found).all(), params
     check(variance, normal(*shape) + 3, candidates=2)
 
 
