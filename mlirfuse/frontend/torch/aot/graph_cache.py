@@ -59,7 +59,6 @@ def _called_with_separate_inputs(run: Callable[[list[Any]], Any]) -> Callable[..
         return run(list(inputs))
 
     forward.serialize = _serializer(run)  # type: ignore[attr-defined]  # read by torch.compile(...).aot_compile
-    forward.__wrapped__ = run  # type: ignore[attr-defined]  # as torch's function has it
     return forward
 
 

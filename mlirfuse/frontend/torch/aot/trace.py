@@ -17,7 +17,7 @@ from torch.nn import Module
 
 from mlirfuse.core import gc_control
 from mlirfuse.frontend.torch import torch_private as private
-from mlirfuse.frontend.torch.aot import direct_calls, graph_cache
+from mlirfuse.frontend.torch.aot import graph_cache
 from mlirfuse.frontend.torch.rewrites import equal_layers, opaque_gradients
 from mlirfuse.frontend.torch.torch_private import RestartAnalysis, aot_autograd
 
@@ -33,7 +33,7 @@ def compiled(module: Module, inputs: Sequence[Any], compilers: dict[str, Any]) -
     counts["total"] += 1
     try:
         with gc_control.gc_disabled(aged=True):
-            run = direct_calls.direct(_traced(module, inputs, compilers))
+            run = _traced(module, inputs, compilers)
     except RestartAnalysis:  # Dynamo restarts the analysis
         raise
     except Exception:
