@@ -668,3 +668,51 @@ def test_isin_finds_infinity_beside_nan(dtype):
         for invert in (False, True):
             f = lambda x, tests, invert=invert: torch.isin(x, tests, invert=invert)  # noqa: E731
             assert torch.equal(compiled(f)(x, tests), f(x, tests))
+
+
+@pytest.mark.parametrize("bound", [float("nan"), 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_a_bound_that_is_nan(dtype, bound):
+    x = torch.arange(-20, 20).to(dtype)
+    for f in (
+        lambda x: x.clamp(min=bound),
+        lambda x: x.clamp(max=bound),
+        lambda x: x.clamp(bound, 1),
+        lambda x: x.clamp(0, bound),
+        lambda x: x.clamp_min(bound) if dtype.is_floating_point else x * 2,
+    ):
+        torch.testing.assert_close(compiled(f)(x), f(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(
+    "shape, dims", [((5, 1), -1), ((1, 1), (-2, -1)), ((3, 1, 1, 2), (-2, 1)), ((1,), -1)], ids=str
+)
+def test_norms_along_extents_of_1_counted_from_the_end(shape, dims, keepdim):
+    x = torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
+    for p in (2, 1, -1, float("inf")):
+        f = lambda x: torch.linalg.vector_norm(x, p, dims, keepdim=keepdim)  # noqa: E731
+        torch.testing.assert_close(compiled(f, options={"fallback": False})(x), f(x))
+
+
+def test_ints_that_float16_cannot_hold_are_refused():
+    x = torch.ones(3, dtype=torch.float16)
+    for f in (lambda x: x.clamp(min=2**40), lambda x: x.clamp(0, 70000), lambda x: F.hardtanh(x, -1, 2**40)):
+        for run in (f, compiled(f)):
+            with pytest.raises(RuntimeError, match="without overflow"):
+                run(x)
+    f = lambda x: (x.clamp(min=-60000), x + 2**40, x.bfloat16().clamp(max=2**40))  # noqa: E731
+    for got, want in zip(compiled(f)(x), f(x)):
+        assert torch.equal(got, want)
+
+
+def test_what_is_refused_depends_on_the_symbols_values():
+    """A crop of as many rows as there are, and of more, with one traced before the other."""
+    x, f = torch.randn(12, 9), lambda x, n: F.pad(x, (0, 0, 8, n)) * 2
+    for first, then in ((-6, -14), (-14, -6)):
+        for n in (first, then):
+            if n == -6:
+                assert torch.equal(compiled(f, dynamic=True)(x, n), f(x, n))
+            else:
+                with pytest.raises(RuntimeError, match="narrow|negative"):
+                    compiled(f, dynamic=True)(x, n)

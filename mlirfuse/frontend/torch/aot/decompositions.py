@@ -189,6 +189,14 @@ def _threshold(x: torch.Tensor, threshold: float, value: float) -> torch.Tensor:
     return torch.where(x <= threshold, x.new_full((), value), x)
 
 
+def _vector_norm(x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
+                 dtype: Any = None) -> torch.Tensor:  # fmt: skip
+    """torch 2.11's own keeps a dimension of extent 1 that is counted from the end."""
+    if dim is not None:
+        dim = [d % max(x.dim(), 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    return decomposition_table[aten.linalg_vector_norm.default](x, ord, dim, keepdim, dtype=dtype)
+
+
 def _unless(op: Any, refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
     """The decomposition of ``op``, but for tensors that it refuses and eager takes."""
 
@@ -242,6 +250,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.copy.default: _copy,
         aten.softplus.default: _softplus,
         aten.threshold.default: _threshold,
+        aten.linalg_vector_norm.default: _vector_norm,
         aten.logit_backward.default: _logit_backward,
         aten.isin.Tensor_Tensor: _isin,
         aten.native_dropout_backward.default: _native_dropout_backward,

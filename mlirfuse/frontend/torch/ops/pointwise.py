@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from mlirfuse.frontend.torch.ops.rules import RULES, Context, Unsupported, dtype_of, element, rule
 from mlirfuse.frontend.torch.ops.shapes import in_own_memory
+from mlirfuse.frontend.torch.torch_private import disable_current_modes
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir.graph import Value
 from mlirfuse.ir.ops import TABLE, OpDef
@@ -198,7 +200,22 @@ def masked_fill(c: Context, x: Value, mask: Value, value: Any) -> Value:
     return where(c, mask, value, x)
 
 
-@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
+@functools.cache
+def _ignores_nan(device: torch.device) -> bool:
+    """Whether a lone bound of ``clamp`` that is NaN changes nothing on ``device``: releases differ."""
+    with disable_current_modes(), torch.no_grad():
+        return bool(torch.zeros((), device=device).clamp(min=math.nan).isfinite())
+
+
+@rule("aten.clamp.default")
+def clamp_by_numbers(c: Context, x: Any, min: Any = None, max: Any = None) -> Value:
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if len(bounds) == 1 and bounds[0] != bounds[0] and _ignores_nan(c.out.device):
+        return c.value(x, c.dtype)
+    return clamp(c, x, min, max)
+
+
+@rule("aten.clamp.Tensor", "aten.hardtanh.default")
 def clamp(c: Context, x: Any, min: Any = None, max: Any = None) -> Value:
     dtype = c.dtype
     wide = dtype.compute
