@@ -171,8 +171,10 @@ class Lane:
         row = {"name": case.name, "size": case.size, "dtype": case.dtype, "family": case.family}
         incoming = [torch.randn_like(r) for r in timing.as_tuple(case.fn(*tensors))] if case.trains else None
         flat = flat_gradients if case.trains else timing.as_tuple
-        wide = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in tensors]
-        want = flat(self.call(case, case.fn, wide, incoming and [t.double() for t in incoming])())
+        # Row-major: CUDA's gradient of a padded average pool is wrong for channels-last images (pytorch/pytorch#188344).
+        wide = [t.detach().double().contiguous() if t.is_floating_point() else t for t in tensors]
+        wide = [t.requires_grad_(like.requires_grad) for t, like in zip(wide, tensors)]
+        want = flat(self.call(case, case.fn, wide, incoming and [t.double().contiguous() for t in incoming])())
         eager = flat(self.call(case, case.fn, tensors, incoming)())
         row["bytes"] = sum(t.numel() * t.element_size() for t in (*tensors, *eager))
         del eager
