@@ -34,6 +34,7 @@ from mlirfuse.frontend.torch.rewrites import (
     float8,
     matmul_padding,
     pools,
+    query_layouts,
     random,
     real_dtypes,
     resizing,
@@ -76,6 +77,7 @@ def inference_graph(options: Options, training: bool = False) -> list[Pass]:
         lambda module: channels_last.convert_if_it_pays(module, options.channels_last, training),
         *([] if training else [_on_graph(unfused_bias.unfuse)]),  # kernels add it
         row_major.prefer,  # of elementwise results that lie in another order than most of what is beside them
+        query_layouts.join_heads_in_place,  # attention's result is what the next layer reads
         _on_graph(concatenations.drop_empty_operands),  # kernels read the others
         _on_graph(pools.read_offsets),  # a max pool's backward reads bytes instead of indices
         _on_graph(random.share_seeds),  # one seed per device, to be saved instead of dropout masks

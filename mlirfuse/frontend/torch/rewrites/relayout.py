@@ -95,7 +95,7 @@ class Relayout:
             if _same_strides(node.meta["val"], traced):
                 given = list(traced.shape), list(traced.stride())
                 self.restored_nodes[node] = self.insert_after(node, node, aten.as_strided.default, node, *given)
-            elif _is_view(node):  # recompute the view from a base with its traced layout
+            elif is_view(node):  # recompute the view from a base with its traced layout
                 base, *others = node.args
                 self.restored_nodes[node] = self.insert_after(
                     node, node, node.target, self.restored(base), *others, **node.kwargs
@@ -140,8 +140,8 @@ def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride()))
 
 
-def _is_view(node: Node) -> bool:
-    return str(node.target) in VIEWS or (getattr(node.target, "__name__", "") == "getitem" and _is_view(node.args[0]))
+def is_view(node: Node) -> bool:
+    return str(node.target) in VIEWS or (getattr(node.target, "__name__", "") == "getitem" and is_view(node.args[0]))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
