@@ -20,7 +20,8 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
       first user.
     - Groups that produce more than they read wait until as much is freed, unless they are needed earlier; so does
       everything that is computed only for them.
-    - Of ops outside of groups that read the same value, the one for which most memory is produced exclusively is first.
+    - Of ops outside of groups that read the same value, the one that frees most of what else it reads is first, unless
+      more memory is produced exclusively for another, which then is.
     """
     groups = {op: op.group for op in block.ops if op.group is not None}
     if block is not graph.body:
@@ -43,10 +44,35 @@ def in_order(block: Block, graph: Graph) -> list[Op]:
         if position[group] < freed < min(followers, default=math.inf):
             position[group] = freed + 0.5
             position |= dict.fromkeys(_created_for(group, units), freed + 0.25)
+    kept = {memory_of(v) for v in graph.returns} | {v for k, v in enumerate(graph.args) if k not in graph.donated}
+    for unit, other in _freeing(units, users, position, kept).items():
+        position[unit] = position[other] - 0.25
+        position |= dict.fromkeys(_created_for(unit, units), position[other] - 0.375)
     for unit, after in _waiting(units, users, position).items():
         position[unit] = position[after] + 0.25
         position |= dict.fromkeys(_created_for(unit, units), position[after] + 0.125)
     return units.ordered(lambda unit: (unit in last, position[unit]))
+
+
+def _freeing(
+    units: Units, users: dict[Value, list[Op]], position: dict[object, float], kept: set[Value]
+) -> dict[object, object]:
+    """For ops outside of groups, the op before which each should be, the first that reads the same value: a weight's
+    gradient, the last reader of a saved operand, so that this is not live together with the operand's gradient.
+    ``kept``: memory that is not freed."""
+    found: dict[object, object] = {}
+    for reading in _reading_same(units).values():
+        frees = {unit: _bytes(m for m in _only_read_by(unit, users) if m not in kept) for unit in reading}
+        unit = max(reading, key=lambda unit: frees[unit])
+        first = min(reading, key=lambda unit: position[unit])
+        if frees[unit] > frees[first] and position[unit] > position[first] and unit not in units.behind(first):
+            found[unit] = first
+    return found
+
+
+def _only_read_by(op: Op, users: dict[Value, list[Op]]) -> set[Value]:
+    """The memory that ``op`` alone reads, also through views."""
+    return {m for m in map(memory_of, uses(op)) if set(_readers(m, users)) == {op}}
 
 
 def _waiting(units: Units, users: dict[Value, list[Op]], position: dict[object, float]) -> dict[object, object]:
@@ -57,22 +83,31 @@ def _waiting(units: Units, users: dict[Value, list[Op]], position: dict[object, 
         unit: sum(
             _bytes(_exchanged(set(units.members[u]), users)[1]) for u in _created_for(unit, units) if not _is_view(u)
         )
-        for unit in units.members
-        if isinstance(unit, Op) and unit.group is None and not _is_view(unit)
+        for unit in _ops_outside(units)
     }
-    readers: dict[Value, list[Op]] = {}
-    for unit in alone:
-        for value in dict.fromkeys(map(memory_of, uses(unit))):
-            if value.op in units.of:
-                readers.setdefault(value, []).append(unit)
     found: dict[object, object] = {}
-    for reading in readers.values():
+    for reading in _reading_same(units).values():
         after = max(reading, key=lambda unit: alone[unit])
         waiting = [unit for unit in reading if alone[unit] < alone[after] and position[unit] < position[after]]
         if waiting:
             depending = units.behind(after) | units.before(after)
             found |= {unit: after for unit in waiting if unit not in depending}
     return found
+
+
+def _ops_outside(units: Units) -> list[Op]:
+    """The ops outside of groups but views."""
+    return [unit for unit in units.members if isinstance(unit, Op) and unit.group is None and not _is_view(unit)]
+
+
+def _reading_same(units: Units) -> dict[Value, list[Op]]:
+    """For each value that is produced here, the ops outside of groups that read its memory."""
+    readers: dict[Value, list[Op]] = {}
+    for unit in _ops_outside(units):
+        for value in dict.fromkeys(map(memory_of, uses(unit))):
+            if value.op in units.of:
+                readers.setdefault(value, []).append(unit)
+    return readers
 
 
 def _exchanged(group: set[Op], users: dict[Value, list[Op]]) -> tuple[set[Value], set[Value]]:

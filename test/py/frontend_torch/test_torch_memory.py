@@ -22,6 +22,7 @@ from mlirfuse.frontend.torch import backend
 from mlirfuse.frontend.torch.aot import min_cut
 from mlirfuse.frontend.torch.aot.partition import partition
 from mlirfuse.inspect.progress import Progress
+from mlirfuse.lowering.host_order import in_order
 from mlirfuse.runtime import events
 
 alive: list[int] = []  # how many of the saved tensors live, at each probe of the backward
@@ -76,6 +77,24 @@ def test_saved_tensors_are_freed_when_their_last_reader_ran():
     y.sum().backward()
     assert len(alive) == 4 and alive[0] > alive[1] > alive[2] > alive[3] > 0
     assert all(tensor() is None for tensor in saved)
+
+
+def test_a_weights_gradient_frees_the_operand_before_its_gradient_is_made():
+    """Of the products that read a result's gradient."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def backward(g, x, w, other):
+        g = g.tanh()
+        return (g @ w.t()).sin(), (x.t() @ g).cos(), g @ other
+
+    for donated, order in ([0, 1], [1, 0, 2]), ([0, 1, 2], [1, 0, 2]), ([0, 2], [0, 1, 2]), ([], [0, 1, 2]):
+        given = torch.randn(8, 6), torch.randn(8, 10), torch.randn(10, 6), torch.randn(6, 6)
+        module = make_fx(backward, tracing_mode="fake")(*given)
+        lowered, host = backend.lower_to_host(module, "backward", donated=donated)
+        shapes = [(8, 10), (10, 6), (8, 6)]
+        products = [op for op in in_order(lowered.graph.body, lowered.graph) if op.row.kind == "library"]
+        assert [shapes.index(op.result.shape) for op in products if op.result.shape in shapes] == order
+        torch.testing.assert_close(host.run([x.clone() for x in given], {}), list(backward(*given)))
 
 
 def own(x, w, b):
