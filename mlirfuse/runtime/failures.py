@@ -43,7 +43,7 @@ def describe(error: BaseException) -> str:
         )
     )
     message = f"{type(error).__name__}: {error}"
-    steps = [step] if step is not None else program.steps if program is not None else []
+    steps = [step] if step is not None else getattr(program, "steps", [])  # a program may fail before it has them
     if steps:
         message += f"\n  in {'; '.join(map(_segment, steps))}"
     elif done is not None:

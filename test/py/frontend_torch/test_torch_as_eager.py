@@ -454,10 +454,17 @@ def test_thresholds_of_integers_are_cast(threshold, value, dtype):
     assert found.dtype == dtype and torch.equal(found, f(x))
 
 
+def test_gcd_of_the_smallest_integer():
+    x, y = (torch.tensor([n], dtype=torch.int16) for n in (127, -32768))
+    assert torch.equal(compiled(torch.gcd)(x, y), torch.gcd(x, y).abs()) and torch.gcd(x, y).item() in (1, -1)
+    assert compiled(torch.gcd)(y, y).item() == -32768  # 32768 is none of the type
+
+
 def test_gelu_of_infinity():
     """Eager's vectors give NaN."""
     x = torch.full((32,), float("inf"))
-    assert F.gelu(x).isnan().all() and torch.equal(compiled(F.gelu)(x), x)
+    assert (F.gelu(x).isnan() | F.gelu(x).isposinf()).all()  # by the vectors that the processor has
+    assert torch.equal(compiled(F.gelu)(x), x)
 
 
 # ---- views, writes in place and gradients

@@ -265,3 +265,19 @@ def test_a_tensor_subclass():
     y.sum().backward()
     slope = 2 * (1 - (2 * parts).tanh() ** 2)
     torch.testing.assert_close(torch.stack([x.grad.a, x.grad.b]), slope)
+
+
+@pytest.mark.parametrize("forward", [False, True])
+def test_a_backward_under_autocast_that_the_forward_has_not_seen(forward):
+    """Its products have the types of the forward's; eager's are in bfloat16 in either case."""
+    torch.manual_seed(0)
+    net, x = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)), torch.randn(5, 4)
+    run = compiled(net)
+    gradients = []
+    for fn in (net, run):
+        with torch.autocast("cpu", torch.bfloat16, enabled=forward):
+            y = fn(x)
+        with torch.autocast("cpu", torch.bfloat16, enabled=not forward):
+            gradients.append(torch.autograd.grad(y.float().sum(), list(net.parameters())))
+    for wanted, found in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)

@@ -85,7 +85,7 @@ CALLS = (
     "torch.rsub({x}, {c})", "torch.float_power({x}, {k})", "torch.hypot({x}, {y})", "torch.atan2({x}, {y})",
     "torch.copysign({x}, {y})", "torch.copysign({x}, {c})", "torch.nextafter({x}, {y})", "torch.ldexp({x}, {y})",
     "torch.heaviside({x}, {y})", "torch.logaddexp({x}, {y})", "torch.logaddexp2({x}, {y})", "torch.xlogy({x}, {y})",
-    "torch.special.xlog1py({x}, {y})", "torch.gcd({x}, {y})", "torch.lcm({x}, {y})", "torch.signbit({x})",
+    "torch.special.xlog1py({x}, {y})", "torch.gcd({x}, {y}).abs()", "torch.lcm({x}, {y})", "torch.signbit({x})",
     "torch.sign({x})", "torch.sgn({x})", "torch.frexp({x})", "torch.isnan({x})", "torch.isinf({x})",
     "torch.isfinite({x})", "torch.isposinf({x})", "torch.isclose({x}, {y})",
     "torch.isclose({x}, {y}, equal_nan=True)", "torch.allclose({x}, {y})", "torch.equal({x}, {y})",
@@ -362,7 +362,10 @@ def _close(ours, eagers, exacts: list, narrow: bool) -> bool:
     apart = [(b - x.double()).abs().nan_to_num(0) for x in exacts if x.shape == b.shape and x.is_floating_point()]
     if apart:
         errs = errs + 8 * torch.stack(apart).amax(0)
-    return bool(((a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= errs)).all())
+    right = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= errs)
+    for exact in (x.double() for x in exacts if x.shape == b.shape):  # as gelu of infinity, by vectors of eager
+        right |= b.isnan() & ~exact.isnan() & ((a == exact) | ((a - exact).abs() <= errs))
+    return bool(right.all())
 
 
 def difference(ours, eagers, exacts=(), narrow: bool = False) -> str | None:

@@ -108,6 +108,7 @@ SHOWN = {
     "Remainders of floats": [
         "test_torch_as_eager.py::test_remainders_are_exact_where_the_quotient_overflows",
         "test_torch_as_eager.py::test_gelu_of_infinity",
+        "test_torch_as_eager.py::test_gcd_of_the_smallest_integer",
     ],
     "A backward that eager": ["test_torch_as_eager.py::test_what_was_written_since_it_was_saved_may_be_computed_again"],
     "A backward may compute": [

@@ -14,6 +14,7 @@ from mlirfuse.core.errors import IndexOutOfRangeError, UnsupportedError
 from mlirfuse.frontend.torch.execution import shims
 from mlirfuse.frontend.torch.lower import Lowered
 from mlirfuse.frontend.torch.torch_private import (
+    DisableAutocast,
     disable_current_modes,
     keeps_graph,
     saved_tensors_hooks,
@@ -82,7 +83,23 @@ def boxed(lowered: Lowered, host: HostProgram) -> Boxed:
     limited._boxed_call = True
     if lowered.saved:
         return _noting_hooks(limited)
-    return _copying_donated(limited, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+    limited = _copying_donated(limited, [lowered.tensors[k] for k in sorted(lowered.graph.donated)])
+    return _without_autocast(limited, lowered.device.type) if lowered.graph.name == "backward" else limited
+
+
+def _without_autocast(run: Boxed, device: str) -> Boxed:
+    """``run``, of a backward, with products of the types of its trace, also where autocast is on only by then: Dynamo
+    guards that state for a forward."""
+    active = torch.is_autocast_enabled
+
+    def run_backward(args: list[Any]) -> list[Any]:
+        if not active(device):
+            return run(args)
+        with DisableAutocast():
+            return run(args)
+
+    run_backward._boxed_call = True  # type: ignore[attr-defined]
+    return run_backward
 
 
 def _with_torchs_threads(run: Boxed) -> Boxed:
