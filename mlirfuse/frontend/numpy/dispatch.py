@@ -18,6 +18,7 @@ errors. ``explain`` asks in the same order, and says why the strategies before d
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -188,6 +189,7 @@ class Entry(Source):
         args, kwargs = self._given(leaves)
         if self.may_fall_back():
             return self.owner.eager.original(*args, **kwargs)
+        args, kwargs = copy.deepcopy((args, kwargs))  # which are as they were where this raises
         with contextlib.suppress(IndexError):
             self.owner.eager.original(*args, **kwargs)
         raise error

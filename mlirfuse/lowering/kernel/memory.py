@@ -292,7 +292,7 @@ class Accesses(Indices):
         e, dtype = self.e, self.held(memory.dtype)
         if dtype is not memory.dtype and memory.dtype is not dt.bool_:
             as_bits = Memory(memory.pointer, memory.strides, dtype, memory.align, memory.read_only)
-            return e.bitcast(self._load(as_bits, offset), memory.dtype)
+            return e.of_loaded_bits(self._load(as_bits, offset), memory.dtype)
         scalar = offset.vector is None and (offset.lanes == 1 or offset.step == 0)
         flags = " invariant" if memory.read_only and e.target == "gpu" else ""
         shared = self.runs and memory.read_only and offset.vector is None and offset.step in (1, *PICKED[:3])

@@ -65,7 +65,9 @@ class Packed:
         later = e.add(offset, e.mul(row, body.size(size_of(self.loops[1])))) if row is not None else offset
         for value, buffer in self._buffers.items():
             val = body.buffer_load(buffer, offset if value in self._same else later, buffer.dtype, self.lanes)
-            k.bind_loaded(value, env, val if value.dtype is dt.bool_ else e.bitcast(val, k.memories[value].dtype))
+            k.bind_loaded(
+                value, env, val if value.dtype is dt.bool_ else e.of_loaded_bits(val, k.memories[value].dtype)
+            )
 
 
 def gathered(analysis: Analysis, loops: Loops) -> list[Value]:
