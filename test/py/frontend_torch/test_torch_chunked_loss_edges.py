@@ -148,3 +148,9 @@ def test_what_chunks_save_is_what_they_saved(monkeypatch, rows, words, features,
     torch.compile(fn, backend=backend)(x, weight, labels)
     (reason,) = reasons
     assert abs(int(reason.split("save ")[1].split()[0]) / 1e6 - saved) < 20, reason
+
+
+def test_a_gather_of_a_scalar_is_no_loss():
+    x, j = torch.tensor(3), torch.tensor([0, 0])
+    f = lambda x, j: torch.logical_not(x).gather(-1, j)  # noqa: E731
+    assert torch.equal(torch.compile(f, backend="mlirfuse")(x, j), f(x, j))

@@ -148,8 +148,7 @@ class Chain:
         return self._records_view(node, source, value)
 
     def _records_view(self, node: Node, source: torch.Tensor, value: torch.Tensor) -> bool:
-        same = str(source.shape[-1]) == str(value.shape[-1])
-        if not same or value.dim() < 2:
+        if min(source.dim(), value.dim()) < 2 or str(source.shape[-1]) != str(value.shape[-1]):
             return False
         if node.target is operator.getitem:
             index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
