@@ -54,9 +54,11 @@ inline bool ScopeGuard::has_value() const {
     case Kind::kCode:
       return PyFunction_GET_CODE(space.get()) == value.get();
     case Kind::kDefaults:
-      return (now = PyFunction_GET_DEFAULTS(space.get())) ? now == value.get() : value.get() == Py_None;
+      now = PyFunction_GET_DEFAULTS(space.get());
+      return (now ? now : Py_None) == value.get();
     case Kind::kKwDefaults:
-      return (now = PyFunction_GET_KW_DEFAULTS(space.get())) ? now == value.get() : value.get() == Py_None;
+      now = PyFunction_GET_KW_DEFAULTS(space.get());
+      return (now ? now : Py_None) == value.get();
     case Kind::kClass:
       return reinterpret_cast<PyObject*>(Py_TYPE(space.get())) == value.get();
     case Kind::kAttribute: {
