@@ -168,3 +168,27 @@ def test_detached_views_require_no_gradient(fn, computed):
     assert [y.requires_grad for y in found] == [y.requires_grad for y in expected]
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert len({y.untyped_storage().data_ptr() for y in found}) == 1
+
+
+def _rows_of(x):
+    y = x * 2
+    return y[0], y[1]
+
+
+def _row_and_all(x):
+    y = x * 2
+    return y[-1], y
+
+
+@pytest.mark.parametrize("fn", [_rows_of, _row_and_all])
+def test_views_of_results_that_do_not_lie_row_by_row_may_be_written(fn):
+    """The result has the order of its transposed operand: it is no view of another tensor to autograd."""
+
+    def run(call):
+        x = torch.arange(24.0).reshape(4, 6).requires_grad_()
+        results = call((x * 1).T)
+        results[0].mul_(3)
+        return *results, *torch.autograd.grad(sum(y.sum() for y in results), x)
+
+    for found, wanted in zip(run(torch.compile(fn, backend="mlirfuse")), run(fn), strict=True):
+        assert torch.equal(found, wanted)

@@ -182,15 +182,17 @@ def _returned_symbols(lowered: Lowered) -> set[str]:
 
 
 def _views(lowered: Lowered) -> set[int]:
-    """The places of the outputs that may be views of memory made here, that the caller sees, and of whose memory no
-    other output is: AOTAutograd finds by their base which outputs share memory."""
+    """The places of the outputs that may be views of memory made here, and that the caller sees. Without gradients,
+    only those of whose memory no other output is: what shares memory has one base, by which AOTAutograd finds it. With
+    gradients it makes such views itself, of an output."""
     returns, outputs = lowered.graph.returns, enumerate(lowered.outputs)
+    differentiable = lowered.graph.name == "forward"
     roots = {place: memory_of(returns[what]) for place, (kind, what) in outputs if kind == "result"}
     count = Counter(roots.values())
     found = set()
     for place, root in roots.items():
         may_be = root.op is not None and (returns[lowered.outputs[place][1]] is not root or root.op.row.calls)
-        if may_be and place < lowered.visible and count[root] == 1:
+        if may_be and place < lowered.visible and (differentiable or count[root] == 1):
             found.add(place)
     return found
 
