@@ -533,7 +533,11 @@ def class_attribute(kind: type, name: str) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or arrays.framework(value) is not None
+    """Whether it is an array, by its class: an object's ``__getattr__`` may do anything, as importing a module."""
+    if isinstance(value, np.ndarray):
+        return True
+    plain = class_attribute(type(value), "__getattr__") is read_scope
+    return plain and arrays.framework(value) is not None
 
 
 def read_scope(namespace, key):

@@ -488,3 +488,22 @@ def test_a_compiled_function_in_a_cycle_with_its_scope_is_freed():
 
 class Model:
     k = 3.0
+
+
+class _Late:
+    """What a name in the scope may be that the function does not reach: a module that is not installed."""
+
+    def __getattr__(self, name):
+        raise ModuleNotFoundError(name)
+
+
+_late = _Late()
+
+
+def test_objects_in_the_scope_are_not_asked_for_attributes_that_are_not_read():
+    @mlirfuse.jit(fallback=False)
+    def f(x, late=False):
+        return _late.exp(x) if late else np.exp(x) * 2
+
+    x = np.ones(3)
+    np.testing.assert_allclose(f(x), np.exp(x) * 2)
