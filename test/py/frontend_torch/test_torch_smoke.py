@@ -149,7 +149,7 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     """Then a GPU's kernels are compiled while Python goes on."""
     asked: list[dict] = []
     host = SimpleNamespace(symbols=[], function=lambda env: asked.append(env) or list)
-    graph = SimpleNamespace(returns=[Value(dt.f32, ())], donated=[])
+    graph = SimpleNamespace(name="forward", returns=[Value(dt.f32, ())], donated=[])
     cpu = torch.device("cpu")
     run = boxed(
         SimpleNamespace(

@@ -35,6 +35,7 @@ from mlirfuse.ir import interpreter
 from mlirfuse.ir import ops as table
 from mlirfuse.ir.builder import Builder
 from mlirfuse.ir.graph import Block, Value
+from mlirfuse.lowering import llvm
 
 REAL = [t for t in dt.ALL if t.kind != "c"]
 WIDE = np.longdouble
@@ -477,9 +478,11 @@ def test_cast(source):
     trap."""
     g = np.random.default_rng(3)
     x = np.concatenate([specials(source), random_values(g, source, 100)])
-    functions = [op("cast", to=t) for t in REAL]
+    # By way of linalg LLVM has library calls for bfloat16.
+    known = [t for t in REAL if not WAY or t is not dt.bf16 or "avx512f" in llvm.host_processor().features]
+    functions = [op("cast", to=t) for t in known]
     results = mlirfuse.jit(lambda x: [f([x])[0][0] for f in functions], fallback=False, **WAY)(x)
-    for t, got in zip(REAL, results):
+    for t, got in zip(known, results):
         with np.errstate(all="ignore"):
             want, held = x.astype(t.numpy), np.asarray(got)
             if source.is_float and t.is_integer:
