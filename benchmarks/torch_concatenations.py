@@ -12,7 +12,6 @@ For one GPU; the least of 30 timings by events, beside the time in which a copy 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+import timing
 import torch
 import torch.nn.functional as F
 
@@ -143,8 +143,7 @@ def main() -> int:
         found[name] = measured(fn, given)
         print(name, found[name], flush=True)
     if args.json:
-        with open(args.json, "w") as file:
-            json.dump(found, file, indent=1)
+        timing.write_json(args.json, found)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import statistics
 import sys
@@ -23,8 +22,9 @@ import time
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 os.environ["MLIRFUSE_CACHE_DIR"] = tempfile.mkdtemp()
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, os.pardir, part) for part in (".", "test/py")]
+sys.path[:0] = [os.path.join(HERE, os.pardir, part) for part in (".", "test/py/frontend_torch")]
 
+import timing  # noqa: E402
 import torch  # noqa: E402
 from sentence_encoder import SentenceEncoder, sentences  # noqa: E402
 
@@ -69,8 +69,7 @@ def main(argv=None):
         result[name]["median_ms"] = statistics.median(result[name]["pass_ms"])
         print(name, result[name])
     if args.json:
-        with open(args.json, "w") as file:
-            json.dump(result, file, indent=1)
+        timing.write_json(args.json, result)
     return 0
 
 

@@ -189,7 +189,10 @@ class Entry(Source):
         args, kwargs = self._given(leaves)
         if self.may_fall_back():
             return self.owner.eager.original(*args, **kwargs)
-        args, kwargs = copy.deepcopy((args, kwargs))  # which are as they were where this raises
+        try:
+            args, kwargs = copy.deepcopy((args, kwargs))  # which are as they were where this raises
+        except Exception:  # what has no copies
+            raise error from None
         with contextlib.suppress(IndexError):
             self.owner.eager.original(*args, **kwargs)
         raise error

@@ -92,3 +92,19 @@ def test_a_copy_that_is_forbidden(f):
 def test_ranges_without_a_step(f):
     with pytest.raises(ZeroDivisionError, match="division by zero"):
         mlirfuse.jit(f, fallback=False)(X)
+
+
+class _NotCopied:
+    """An argument that `copy.deepcopy` refuses."""
+
+    scale = 2.0
+
+    def __deepcopy__(self, memo):
+        raise TypeError("no copies of this")
+
+
+def test_an_error_beside_an_argument_that_has_no_copies():
+    """NumPy's own error is looked for on copies, and there are none."""
+    x = np.arange(3.0)
+    with pytest.raises(IndexError, match="index 7 is out of bounds"):
+        mlirfuse.jit(lambda x, i, held: x[i] * held.scale, fallback=False)(x, np.array([0, 7]), _NotCopied())
