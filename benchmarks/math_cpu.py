@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-sys.path[:0] = [os.path.join(os.path.dirname(__file__), os.pardir, part) for part in (".", "test/py")]
+sys.path[:0] = [os.path.join(os.path.dirname(__file__), os.pardir, part) for part in (".", "test/py/helpers")]
 
 import numpy as np  # noqa: E402
 from math_harness import CpuKernel  # noqa: E402

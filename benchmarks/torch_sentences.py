@@ -22,7 +22,7 @@ import time
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 os.environ["MLIRFUSE_CACHE_DIR"] = tempfile.mkdtemp()
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, os.pardir, part) for part in (".", "test/py/frontend_torch")]
+sys.path[:0] = [os.path.join(HERE, os.pardir, part) for part in (".", "test/py/helpers", "test/py/frontend_torch")]
 
 import timing  # noqa: E402
 import torch  # noqa: E402

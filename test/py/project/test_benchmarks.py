@@ -55,3 +55,13 @@ def test_names_of_the_package(path):
 def test_a_missing_name_is_found():
     text = "from mlirfuse.core import config, conflict\nfrom mlirfuse.core.errors import NoError\nconfig.fallbacks\n"
     assert missing(text) == ["mlirfuse.core.conflict", "mlirfuse.core.errors.NoError", "mlirfuse.core.config.fallbacks"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_helpers_are_in_the_folders_that_are_named(path):
+    """What a benchmark imports from the tests is in a folder that it puts on the path."""
+    tests, text = pathlib.Path(__file__).parents[1], path.read_text()
+    imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+    foreign = [name for name in imported if name and not (path.parent / f"{name}.py").exists()]
+    for folder in {found.parent.name for name in foreign for found in tests.glob(f"*/{name}.py")}:
+        assert f"test/py/{folder}" in text
