@@ -115,14 +115,7 @@ class Emitter:
         if v.lanes == lanes:
             return v
         assert v.lanes == 1, (v, lanes)
-        if self._moves_as_bits(v.dtype):
-            return self.bitcast(self.splat(self.bitcast(v, dt.u16), lanes), v.dtype)
         return self.op(f"vector.broadcast {v} : {v.type} to vector<{lanes}x{v.dtype.signless}>", v.dtype, lanes)
-
-    def _moves_as_bits(self, dtype: DType) -> bool:
-        """Whether LLVM selects elements of a type, and inserts them into vectors, as float32 by library calls: without
-        AVX512-BF16."""
-        return self.target == "cpu" and dtype is dt.bf16
 
     def extract(self, v: Val, lane: int) -> Val:
         """Lane ``lane`` of a vector."""
@@ -132,10 +125,8 @@ class Emitter:
         """The vector of these scalars."""
         if len(scalars) == 1:
             return scalars[0]
-        dtype = scalars[0].dtype
-        if self._moves_as_bits(dtype):
-            return self.bitcast(self.from_lanes([self.bitcast(s, dt.u16) for s in scalars]), dtype)
         names = ", ".join(s.name for s in scalars)
+        dtype = scalars[0].dtype
         type_ = f"vector<{len(scalars)}x{dtype.signless}>"
         return self.op(f"vector.from_elements {names} : {type_}", dtype, len(scalars))
 
@@ -356,6 +347,10 @@ class Emitter:
             text = f"arith.cmpi {_INT_CMP.get(predicate) or signed + predicate}, {a}, {b} : {a.type}"
         return self.op(text, dt.bool_, a.lanes)
 
+    def _selects_bits(self, dtype: DType) -> bool:
+        """Whether LLVM selects elements of a type as float32, by library calls: without AVX512-BF16."""
+        return self.target == "cpu" and dtype is dt.bf16
+
     def select(self, condition: Val, a, b) -> Val:
         """``a`` where ``condition``, else ``b``, per lane. Values that were extended are selected before that, with one
         conversion for both; but on a CPU not in a chain, as of a maximum over a window, which would wait for each."""
@@ -366,7 +361,7 @@ class Emitter:
             found = self.cast(self.select(condition, narrow, other), a.dtype)
             self._selected.add(found.name)
             return found
-        if self._moves_as_bits(a.dtype):
+        if self._selects_bits(a.dtype):
             bits = self.select(condition, self.bitcast(a, dt.u16), self.bitcast(b, dt.u16))
             return self.bitcast(bits, a.dtype)
         lanes = max(condition.lanes, a.lanes)
@@ -390,7 +385,7 @@ class Emitter:
     def of_loaded_bits(self, bits: Val, dtype: DType) -> Val:
         """The elements with these bits. LLVM loads bfloat16 as such, and then selects it by library calls, unless
         something stands between the load and the cast."""
-        if self._moves_as_bits(dtype):
+        if self._selects_bits(dtype):
             bits = self.op(f"llvm.freeze {bits} : {bits.type}", bits.dtype, bits.lanes)
         return self.bitcast(bits, dtype)
 
