@@ -163,13 +163,39 @@ def optimize_loops(module, machine) -> None:
 def compile_object(text: str, scalar_loops: bool = False, processor: Processor | None = None) -> bytes:
     """An object file (ELF) of the MLIR module ``text`` for ``processor``, or this machine's. ``scalar_loops``: nothing
     in it is vectorized or unrolled yet. Raises :class:`CompileError`."""
-    code = uninterrupted(functools.partial(_object_of, to_llvm_ir(text), scalar_loops, processor))
+    ir = to_llvm_ir(text)
+    code = uninterrupted(functools.partial(_object_of, ir, scalar_loops, processor))
+    if _BFLOAT16_OF_FLOAT32.keys() == set(called_outside(code)):
+        ir += "".join(_BFLOAT16_OF_FLOAT32.values())
+        code = uninterrupted(functools.partial(_object_of, ir, scalar_loops, processor))
     if missing := called_outside(code):  # to load it would end the process
         name = (processor or host_processor()).name
         raise CompileError(
             f"this processor ({name}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
         )
     return code
+
+
+# What LLVM calls where it selects or moves bfloat16 as float32, on processors without AVX512-BF16. To the nearest, ties
+# to even; the sign and upper bits of a NaN stay.
+_BFLOAT16_OF_FLOAT32 = {
+    "__truncsfbf2": """
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %upper = lshr i32 %bits, 16
+  %odd = and i32 %upper, 1
+  %half = add i32 %odd, 32767
+  %added = add i32 %bits, %half
+  %nearest = lshr i32 %added, 16
+  %quiet = or i32 %upper, 64
+  %nan = fcmp uno float %x, %x
+  %found = select i1 %nan, i32 %quiet, i32 %nearest
+  %short = trunc i32 %found to i16
+  %result = bitcast i16 %short to bfloat
+  ret bfloat %result
+}
+"""
+}
 
 
 def _object_of(ir: str, scalar_loops: bool, processor: Processor | None) -> bytes:
