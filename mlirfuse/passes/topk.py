@@ -53,6 +53,10 @@ class TopK(Pass):
             result = created[count, largest].result
             if largest == (cut.step > 0):
                 result = _reversed(block, created[count, largest], axis)
+                if cut_by.result in block.returns:  # many a reader takes no negative strides
+                    copy = Op("copy", [result], {}, [Value(result.dtype, result.shape)], loc=op.loc)
+                    block.ops.insert(block.ops.index(result.op) + 1, copy)
+                    result = copy.result
             block.replace(cut_by.result, result)
 
     @staticmethod

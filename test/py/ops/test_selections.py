@@ -56,6 +56,32 @@ def test_along_another_axis_and_of_types_that_libraries_do_not_choose_among():
         assert "topk(" not in str(fn.explain(given))
 
 
+def test_what_is_cut_has_no_negative_strides():
+    x = rows(np.float32, (30, 700))
+    found = mlirfuse.jit(lambda x: np.sort(x, -1)[:, -5:])(x)
+    assert min(found.strides) > 0
+    np.testing.assert_array_equal(found, np.sort(x, -1)[:, -5:])
+
+
+@pytest.mark.parametrize("lies", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: np.sort(x, 0).T,
+        lambda x: np.sort(x, 1).swapaxes(0, 1),
+        lambda x: np.sort(x, 2).reshape(6, 4),
+        lambda x: (np.sort(x, 0), np.sort(x + 1, 0).T),
+        lambda x: np.sort(x, 0).ravel("K"),
+    ],
+)
+def test_a_sort_keeps_the_order_of_memory(fn, lies):
+    x = np.random.default_rng(0).normal(size=[(2, 3, 4)[k] for k in lies]).transpose(np.argsort(lies))
+    found, wanted = mlirfuse.jit(fn, fallback=False)(x), fn(x)
+    for ours, numpys in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, wanted))):
+        np.testing.assert_array_equal(ours, numpys)
+        assert ours.strides == numpys.strides
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, bool, complex])
 @pytest.mark.parametrize("shape", [(1001,), (1000,), (7, 40), (6, 41), (1,), (3, 4, 5)])
 def test_medians(dtype, shape):

@@ -7,7 +7,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.functions.elementwise import chosen
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
-from mlirfuse.frontend.numpy.memory_order import forced, reduced, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import forced, order_of, reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
@@ -15,6 +15,7 @@ from mlirfuse.frontend.numpy.shapes import axes_or_all, flat_axis, no_bools, red
 from mlirfuse.frontend.numpy.source import fail, unsupported
 from mlirfuse.frontend.numpy.traced_array import TracedArray
 from mlirfuse.frontend.numpy.ufuncs import into_out
+from mlirfuse.frontend.numpy.views import Permute, read_along
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.dtypes import DType
 
@@ -97,8 +98,12 @@ def _stable(kind: str | None, stable: bool | None) -> bool:
 def sort(a, axis=-1, kind=None, order=None, *, stable=None):
     x, axis = flat_axis(asarray(a), axis)
     t = x._trace
-    value = t.emit("sort", x.value, axis=axis, stable=_stable(kind, stable))
-    return TracedArray(t, forced(t, value, "K", strides_of_array(t, x)))  # of a copy of the array
+    strides = strides_of_array(t, x)  # a copy of the array is sorted, in the array's memory order
+    dims = order_of(t, strides, x.value.shape)
+    there = [] if dims == tuple(range(x.ndim)) else [Permute(dims)]
+    ordered = t.emit("sort", read_along(t, x.value, there), axis=dims.index(axis), stable=_stable(kind, stable))
+    value = read_along(t, ordered, [step.inverse() for step in there])
+    return TracedArray(t, forced(t, value, "K", strides))
 
 
 @implements(np.median)
