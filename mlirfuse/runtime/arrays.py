@@ -242,6 +242,8 @@ def from_numpy(array: np.ndarray, like):
     kind = framework(like)
     if kind == "torch":
         torch = sys.modules["torch"]
+        if not array.size:  # NumPy's have strides of 0
+            return torch.empty(array.shape, dtype=torch_dtype(dt.of(array.dtype)), device=like.device)
         array = np.ascontiguousarray(array) if array.ndim else array.copy()
         if array.dtype == dt.bf16.numpy:
             host = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

@@ -54,7 +54,8 @@ class Lowered:
     ``tensors``: the input indices of the graph's first arguments; ``constants``: the values of the others.
     ``symbols``: each symbol's value as a Python expression over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
-    ``visible``: the number of leading outputs that the caller of the compiled function sees.
+    ``visible``: the number of leading outputs that the caller of the compiled function sees. ``parts``: those that
+    autograd refuses writes into, as they are among several views that one op gives.
     ``outside``: extern calls: op, reason, the user's line. ``saved``: the tensors that only the backward needs, and
     their bytes. ``recomputed``: by the backward: op, bytes of the result, why it is not saved, the user's line.
     """
@@ -66,6 +67,7 @@ class Lowered:
     symbols: dict[str, str]
     outputs: list[tuple[str, Any]]
     visible: int = 0
+    parts: set[int] = field(default_factory=set)
     outside: list[tuple[str, str, tuple[str, int] | None]] = field(default_factory=list)
     saved: list[tuple[str, int | str]] = field(default_factory=list)
     recomputed: list[tuple[str, int | str, str, tuple[str, int] | None]] = field(default_factory=list)
@@ -93,6 +95,15 @@ class _Created:
 
     inside: Any
     outside: Any
+
+
+def _is_a_part(node: Node) -> bool:
+    """Whether a node's tensor is a view among several that one op gives (``split``, ``unbind``), or a view of such."""
+    while node.target is not operator.getitem:
+        if str(node.target) not in VIEWS - {"aten.detach.default"}:
+            return False
+        node = node.args[0]
+    return str(node.args[0].target) in VIEWS
 
 
 class _Lowering:
@@ -481,6 +492,8 @@ class _Lowering:
         result_indices: dict[Value, int] = {}
         for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):
             what = self.created[leaf].outside if isinstance(leaf, Node) else leaf
+            if isinstance(leaf, Node) and _is_a_part(leaf):
+                self.result.parts.add(k)
             if isinstance(what, Value):
                 if what not in result_indices:
                     result_indices[what] = len(returns)

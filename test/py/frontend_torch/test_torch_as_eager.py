@@ -723,3 +723,31 @@ def test_what_is_refused_depends_on_the_symbols_values():
             else:
                 with pytest.raises(RuntimeError, match="narrow|negative"):
                     compiled(f, dynamic=True)(x, n)
+
+
+def test_crops_are_checked_before_what_is_padded():
+    """Eager crops an input before it pads the other end: the result having elements is not enough."""
+    x, f = torch.randn(4, 6), lambda x, n, m: F.pad(x, (n, m)) + 1
+    run = compiled(f, dynamic=True)
+    for n, m in ((-2, 3), (-3, -2), (-6, 2), (4, -3)):
+        assert torch.equal(run(x, n, m), f(x, n, m))
+    for n, m in ((-7, 2), (-4, -3), (3, -7), (-9, 9)):
+        for call in (f, run):
+            with pytest.raises(RuntimeError, match="narrow|negative"):
+                call(x, n, m)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.dropout(x, 0.5),
+        lambda x: F.dropout(x.T, 0.5),
+        torch.rand_like,
+        torch.randn_like,
+        lambda x: torch.rand(4, 0, 3),
+        lambda x: torch.randn(0, 3),
+    ],
+)
+def test_random_tensors_without_elements_have_eagers_strides(fn):
+    x = torch.randn(4, 6)[:, :0]
+    assert compiled(fn)(x).stride() == fn(x).stride()

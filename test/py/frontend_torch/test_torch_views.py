@@ -192,3 +192,33 @@ def test_views_of_results_that_do_not_lie_row_by_row_may_be_written(fn):
 
     for found, wanted in zip(run(torch.compile(fn, backend="mlirfuse")), run(fn), strict=True):
         assert torch.equal(found, wanted)
+
+
+def _last_of_a_split(x):
+    x.mul_(2)
+    return (x.split(1)[-1],)
+
+
+def _view_of_a_row(x):
+    x.mul_(2)
+    return x.unbind()[1].view(2, 3), x
+
+
+@pytest.mark.parametrize("fn", [_last_of_a_split, _view_of_a_row])
+def test_one_of_several_views_is_not_written(fn):
+    """Autograd refuses it in eager, too: the op that gives several has one gradient for all."""
+    for call in (fn, torch.compile(fn, backend="mlirfuse")):
+        x = torch.arange(24.0).reshape(4, 6).requires_grad_()
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            call(x * 1)[0].mul_(3)
+
+
+def test_a_detached_one_of_several_views_is_written():
+    def fn(x):
+        x.mul_(2)
+        return (x.unbind()[1].detach(),)
+
+    for call in (fn, torch.compile(fn, backend="mlirfuse")):
+        given = torch.arange(24.0).reshape(4, 6).requires_grad_() * 1
+        call(given)[0].mul_(3)
+        assert torch.equal(given[1], torch.arange(6.0, 12.0) * 6)

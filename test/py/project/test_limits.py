@@ -121,6 +121,7 @@ SHOWN = {
     "An index out of range on a CPU": ["test_torch_as_eager.py::test_indices"],
     "The sign of `torch.maximum": ["test_the_sign_of_a_maximum_of_zeros"],
     "The mean that `torch.var_mean`": ["test_a_mean_of_infinity_beside_a_variance"],
+    "Results cannot be made larger": ["test_results_are_not_resized"],
     "A graph that was traced": ["test_a_graph_for_one_float_is_compiled_in_each_process"],
 }
 # Of what there is nothing to run: what is left to others, and where nothing runs.
@@ -317,6 +318,14 @@ def test_a_mean_of_infinity_beside_a_variance(torch):
     for f in (torch.var_mean, torch.std_mean):
         spread, mean = torch.compile(f, backend="mlirfuse")(torch.tensor([1, float("inf"), 2]))
         assert spread.isnan() and mean == float("inf")
+
+
+def test_results_are_not_resized(torch):
+    x = torch.arange(6.0)
+    for found in (torch.compile(lambda x: x + 1, backend="mlirfuse")(x), mlirfuse.jit(lambda x: x + 1)(x)):
+        with pytest.raises(RuntimeError, match="not resizable"):
+            found.resize_(12)
+        assert torch.equal(found.resize_(4), x[:4] + 1)
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""Checks of tensor values that eager makes on the CPU and torch's decompositions omit.
+"""Checks of values that eager makes on the CPU and torch's decompositions or fake tensors omit.
 
 ``mlirfuse::checked(x, holds, message)`` returns ``x``, and makes the call raise RuntimeError where ``holds`` is false
 anywhere, e.g. for probabilities outside [0, 1]. The kernel that reads ``x`` runs the check.
@@ -6,7 +6,7 @@ anywhere, e.g. for probabilities outside [0, 1]. The kernel that reads ``x`` run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,5 +54,19 @@ def _bernoulli(x: torch.Tensor, *, generator: Any = None) -> Any:
     return decomposition_table[aten.bernoulli.default](x)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.binary_cross_entropy.default: _binary_cross_entropy}
+def _constant_pad_nd(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
+    """Padding stays one op. What it crops must be there before any of it is padded: torch's fake tensors only check
+    what remains."""
+    for k, (low, high) in enumerate(zip(pad[::2], pad[1::2])):
+        if not (type(low) is int and low >= 0 and type(high) is int and high >= 0):
+            remains = x.shape[-1 - k] + torch.sym_min(low, 0)
+            torch._check(remains >= 0, lambda: "narrow(): length must be non-negative.")
+            torch._check(remains + torch.sym_min(high, 0) >= 0, lambda: "narrow(): length must be non-negative.")
+    return NotImplemented
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.constant_pad_nd.default: _constant_pad_nd,
+}
 RANDOM: dict[Any, Callable[..., Any]] = {aten.bernoulli.default: _bernoulli}

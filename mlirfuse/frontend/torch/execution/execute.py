@@ -203,20 +203,30 @@ def _own(x: Any) -> Any:
     return x.detach() if isinstance(x, torch.Tensor) and x._is_view() else x
 
 
+def _part(x: torch.Tensor) -> torch.Tensor:
+    """``x`` as a view, into which autograd refuses writes."""
+    return x if x._is_view() else x.view_as(x)
+
+
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
     """A function from the graph's results and sizes to the outputs; None where they are the results."""
     outputs, views = lowered.outputs, _views(lowered)
-    if not views and outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
+    parts = {place for place in lowered.parts if lowered.graph.name == "forward" and outputs[place][0] == "result"}
+    if not views and not parts and outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
         return None
     used = _returned_symbols(lowered)
     literals = [what for kind, what in outputs if kind == "literal"]
     serialized, at = [], 0
     for place, (kind, what) in enumerate(outputs):
-        if place in views:
+        if place in parts:
+            serialized.append(f"part(results[{what}])")
+        elif place in views:
             serialized.append(f"own(results[{what}])")
         elif kind == "literal":
             serialized.append(f"literals[{at}]")
             at += 1
         else:
             serialized.append(f"results[{what}]" if kind == "result" else str(what))
-    return sz.function(f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals, own=_own)
+    return sz.function(
+        f"[{', '.join(serialized)}]", used, parameters=("results", "env"), literals=literals, own=_own, part=_part
+    )
