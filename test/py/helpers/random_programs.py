@@ -919,6 +919,8 @@ def run_statements(
         elif scatter is not None and s.kind != "view" and np.asarray(x).dtype == np.float64:
             name = types[k] if types[k] in UNIT else "f64"
             factor = 1 + 8 * UNIT[name] * scatter.uniform(-1, 1, np.shape(x))
+            if _CANCELS.search(s.text) and scatter.random() < 0.3:
+                factor = np.where(np.abs(x) <= 64 * UNIT[name] * _largest(s, env), 0, factor)
             if s.kind == "write":
                 if x.flags.writeable:
                     x *= factor
@@ -938,9 +940,13 @@ def _is_residue(s: Statement, env: dict) -> bool:
         return bool((apart <= 16 * UNIT[type_name(x)] * np.abs(np.asarray(x, np.float64)).max(initial=0)).any())
     if not re.search(r"\b(std|var)\(", s.text) or not np.size(env[s.target]):
         return False
+    return bool((np.abs(env[s.target]) <= 1e-5 * _largest(s, env)).any())
+
+
+def _largest(s: Statement, env: dict) -> float:
+    """The largest size of an operand's element."""
     operands = [np.abs(env[n]) for n in s.uses() if isinstance(env.get(n), (np.ndarray, np.generic))]
-    largest = max([float(x.max()) for x in operands if x.size], default=0.0)
-    return bool((np.abs(env[s.target]) <= 1e-5 * largest).any())
+    return max([float(x.max()) for x in operands if x.size], default=0.0)
 
 
 def _scattered(s: Statement, env: dict, name: str, scatter: np.random.Generator) -> tuple:
@@ -981,6 +987,7 @@ def _absorbed(x: np.ndarray, text: str) -> np.ndarray:
 
 
 _AVERAGES = re.compile(r"\b(mean|std|var)\(")  # of integers, as float64: sums of large ones are rounded
+_CANCELS = re.compile(r" [-+] |sum|mean|dot|@|std|var|diff|trace|einsum")  # may leave 0, or what roundings leave of it
 _DECIDES = re.compile(r"floor|ceil|trunc|rint|sign|//|%|fmod|[<>]|==|!=|arg|nan_to_num")
 
 
