@@ -14,9 +14,11 @@ from mlirfuse.core import mlir
 from mlirfuse.core.errors import CompileError
 from mlirfuse.core.threads import hold_over_forks, uninterrupted, when_dropped
 
+# Kernels compute indices, bounds and masks where they are used, often in the innermost loop. LLVM's code generator
+# moves what does not vary out of loops, but no comparisons, and so no masks that are made of them.
 PIPELINE = (
-    "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
-    "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
+    "builtin.module(loop-invariant-code-motion,convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,"
+    "convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
 
 # llvmlite takes this lock around each call into LLVM, whose state all calls share. It is held during a fork, so that

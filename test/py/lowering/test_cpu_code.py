@@ -16,6 +16,32 @@ llvm.func @round(%from: !llvm.ptr, %to: !llvm.ptr) {
 }
 """
 
+MASKED = """
+func.func @masked(%from: !llvm.ptr, %to: !llvm.ptr, %row: i64, %n: i64) {
+  %zero = arith.constant 0 : i64
+  %one = arith.constant 1 : i64
+  %none = arith.constant dense<0.0> : vector<8xf32>
+  scf.for %i = %zero to %n step %one : i64 {
+    %inside = arith.cmpi slt, %row, %n : i64
+    %mask = vector.broadcast %inside : i1 to vector<8xi1>
+    %a = llvm.getelementptr %from[%i] : (!llvm.ptr, i64) -> !llvm.ptr, vector<8xf32>
+    %x = llvm.load %a : !llvm.ptr -> vector<8xf32>
+    %y = arith.select %mask, %x, %none : vector<8xi1>, vector<8xf32>
+    %b = llvm.getelementptr %to[%i] : (!llvm.ptr, i64) -> !llvm.ptr, vector<8xf32>
+    llvm.store %y, %b : vector<8xf32>, !llvm.ptr
+  }
+  return
+}
+"""
+
+
+def test_masks_are_computed_outside_of_loops():
+    """A mask that does not vary in a loop is made of a comparison before the loop."""
+    lines = llvm.to_llvm_ir(MASKED).splitlines()
+    at = lambda what: next(k for k, line in enumerate(lines) if what in line)  # noqa: E731
+    assert at("icmp slt i64 %2, %3") < at("phi i64") < at("load <8 x float>")
+    assert at("shufflevector") < at("phi i64")
+
 
 def test_bfloat16_needs_no_library():
     """A processor without AVX512-BF16 rounds to bfloat16 by a function of the object's own."""
