@@ -311,13 +311,23 @@ def full_outputs(analysis: Analysis) -> list[Value]:
 
 
 def lanes_of(analysis: Analysis, host: HostProperties) -> int:
-    """Vector lanes: a register's worth of the widest computed element."""
+    """Vector lanes: a register's worth of the widest element that is computed in vectors."""
     return host.vector_bytes * 8 // analysis.once(_widest_bits)
 
 
 def _widest_bits(analysis: Analysis) -> int:
-    vectors = [v for op in analysis.ops for v in (*op.operands, *(op.results if not _of_a_row(op) else ()))]
-    return max(v.dtype.compute.bits for v in vectors)
+    values = [v for op in analysis.ops for v in (*op.operands, *(op.results if not _of_a_row(op) else ()))]
+    return max(v.dtype.compute.bits for v in _in_vectors(analysis, values) or values)
+
+
+def _in_vectors(analysis: Analysis, values: list[Value]) -> list[Value]:
+    """Those of a pointwise segment's ``values`` that may vary along its innermost loop. Others are scalars in its
+    vectors: what a row is divided by, counted in 64-bit integers."""
+    if not analysis.elementwise or not analysis.kept:
+        return values
+    inner, domain = set(analysis.loops(analysis.kept)[-1]), set(analysis.domain)
+    axes = {v: set(analysis.axes.flat(v)) for v in values}
+    return [v for v in values if axes[v] & inner or not axes[v] <= domain]
 
 
 def _of_a_row(op: Op) -> bool:

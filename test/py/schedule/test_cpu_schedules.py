@@ -612,6 +612,20 @@ def test_padding_reads_nothing_outside(dtype):
             np.testing.assert_array_equal(f(x), np.pad(x, ((1, 2), (3, 1))))
 
 
+def test_what_a_row_shares_does_not_narrow_its_vectors():
+    """64-bit integers that do not vary along a row are scalars beside its vectors of float32."""
+
+    def counted(x):
+        return x / (np.arange(x.shape[0], dtype=np.int64)[:, None] + 1).astype(np.float32)
+
+    x, lanes = data((40, 1000)), targets.of("cpu").properties.vector_bytes // 4
+    f = mlirfuse.jit(counted)
+    text = f.lower(x).as_text("tiled")
+    assert f"vector<{lanes}xf32>" in text
+    assert f"vector<{lanes // 2}xf32>" not in text
+    check(f, counted, x)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_padding_beside_a_part_that_is_known_to_be_inside(transposed):
     def inner(x):
