@@ -48,3 +48,17 @@ func.func @half(%x: tensor<?xbf16> {fusion.shape = ["s0"]}) -> tensor<?xbf16> {
   %0 = "fusion.mul"(%x, %x) : (tensor<?xbf16>, tensor<?xbf16>) -> tensor<?xbf16>
   return %0 : tensor<?xbf16>
 }
+
+// -----
+
+// A pad that only cuts off elements reads like a slice: nothing that it reads is outside.
+// CHECK: // -----
+// CHECK: func.func @mlirfuse_pointwise0(
+// CHECK-NOT: arith.select
+// CHECK: return
+func.func @cut(%x: tensor<?x1000xf32> {fusion.shape = ["s0", "1000"]}) -> tensor<?x997xf32> {
+  %0 = "fusion.constant"() {dtype = f32, value = 0.0 : f32} : () -> tensor<f32>
+  %1 = "fusion.pad"(%x, %0) {high = ["0", "-1"], low = ["0", "-2"]} : (tensor<?x1000xf32>, tensor<f32>) -> tensor<?x997xf32>
+  %2 = "fusion.neg"(%1) : (tensor<?x997xf32>) -> tensor<?x997xf32>
+  return %2 : tensor<?x997xf32>
+}
