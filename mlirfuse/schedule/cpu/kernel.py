@@ -311,13 +311,20 @@ def full_outputs(analysis: Analysis) -> list[Value]:
 
 
 def lanes_of(analysis: Analysis, host: HostProperties) -> int:
-    """Vector lanes: a register's worth of the widest element that is computed in vectors."""
+    """Vector lanes: a register's worth of the widest element that is computed in vectors.
+
+    Beside floats only those integers count that are accumulated. Others, as indices, take several registers: an op on
+    two costs as much an element as one with half as many lanes, and all others cost half."""
     return host.vector_bytes * 8 // analysis.once(_widest_bits)
 
 
 def _widest_bits(analysis: Analysis) -> int:
     values = [v for op in analysis.ops for v in (*op.operands, *(op.results if not _of_a_row(op) else ()))]
-    return max(v.dtype.compute.bits for v in _in_vectors(analysis, values) or values)
+    values = _in_vectors(analysis, values) or values
+    if any(v.dtype.is_float for v in values):
+        carried = {v for op in analysis.ops if op.row.kind in ("reduce", "scan") for v in op.operands}
+        values = [v for v in values if v.dtype.is_float or v in carried]
+    return max(v.dtype.compute.bits for v in values)
 
 
 def _in_vectors(analysis: Analysis, values: list[Value]) -> list[Value]:

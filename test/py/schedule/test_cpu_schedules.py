@@ -4,6 +4,7 @@ shape."""
 import ctypes
 import mmap
 import platform
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -612,18 +613,23 @@ def test_padding_reads_nothing_outside(dtype):
             np.testing.assert_array_equal(f(x), np.pad(x, ((1, 2), (3, 1))))
 
 
-def test_what_a_row_shares_does_not_narrow_its_vectors():
-    """64-bit integers that do not vary along a row are scalars beside its vectors of float32."""
+def counted(x):
+    return x / (np.arange(x.shape[0], dtype=np.int64)[:, None] + 1).astype(np.float32)
 
-    def counted(x):
-        return x / (np.arange(x.shape[0], dtype=np.int64)[:, None] + 1).astype(np.float32)
 
+def numbered(x):
+    return x * (np.arange(x.shape[1], dtype=np.int64) % 7).astype(np.float32)
+
+
+@pytest.mark.parametrize("fn", [counted, numbered, lambda x: x - x.mean(-1, keepdims=True)])
+def test_integers_do_not_narrow_vectors_of_floats(fn):
+    """64-bit integers, of each row, of each element, or a size, are beside full vectors of float32."""
     x, lanes = data((40, 1000)), targets.of("cpu").properties.vector_bytes // 4
-    f = mlirfuse.jit(counted)
+    f = mlirfuse.jit(fn)
     text = f.lower(x).as_text("tiled")
-    assert f"vector<{lanes}xf32>" in text
-    assert f"vector<{lanes // 2}xf32>" not in text
-    check(f, counted, x)
+    stores = re.findall(r"store %\S+, .* : vector<(\d+)xf32>", text)
+    assert {int(found) for found in stores} == {lanes}
+    check(f, fn, x)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
