@@ -181,11 +181,18 @@ class Axes:
         self._set(value, [[images.setdefault(axis, Axis(axis.size)) for axis in dim] for dim in dims])
 
     def dims(self, value: Value) -> list[list[Axis]]:
-        return [leaves(dim) for dim in self._dims[value]]
+        """Return the axes of each dimension of ``value``, not to be changed."""
+        dims = self._dims[value]
+        for dim in dims:
+            for axis in dim:
+                if axis.into is not None:  # merged or split since
+                    dims = self._dims[value] = [leaves(dim) for dim in dims]
+                    return dims
+        return dims
 
     def flat(self, value: Value) -> list[Axis]:
         """Return all axes of ``value`` in row-major order."""
-        return [axis for dim in self._dims[value] for axis in leaves(dim)]
+        return [axis for dim in self.dims(value) for axis in dim]
 
     def reduced(self, op: Op) -> list[Axis]:
         """Return the axes that the reduction ``op`` reduces."""

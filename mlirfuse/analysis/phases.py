@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +50,7 @@ class Analysis:
         default_factory=dict
     )  # those that are outputs too, with their strides as outputs
     inside: dict[Value, ResultSlice] = field(default_factory=dict)  # outputs that are stored as parts of others
-    _strides: dict[tuple[Value, Axis], Size] = field(default_factory=dict)
+    _strides: dict[Value, defaultdict[Axis, Size]] = field(default_factory=dict)
     _loops: dict[tuple[Axis, ...], list[list[Axis]]] = field(default_factory=dict)
     _once: dict[object, Any] = field(default_factory=dict)
     _last: dict[object, tuple[dict[str, int], tuple[int, ...]]] = field(default_factory=dict)
@@ -116,10 +117,10 @@ class Analysis:
 
     def axis_stride(self, value: Value, axis: Axis) -> Size:
         """Return the stride, in elements, of a tensor in memory along an axis; 0 where it does not have the axis."""
-        found = self._strides.get((value, axis))
+        found = self._strides.get(value)
         if found is None:
-            found = self._strides[value, axis] = _axis_stride(self.axes, value, self.strides[value], axis)
-        return found
+            found = self._strides[value] = _axis_strides(self.axes, value, self.strides[value])
+        return found[axis]
 
     def span(self, value: Value) -> Size:
         """Return the number of elements of memory from a tensor's first element to its last, where no stride is
@@ -137,11 +138,11 @@ class Analysis:
     def _merged(self, axes: list[Axis]) -> list[list[Axis]]:
         loops: list[list[Axis]] = []
         tensors = [v for v in self.inputs + self.outputs if self._direct(v)]
-        rows = [functools.partial(self.axis_stride, v) for v in tensors]
+        rows: list[Callable[[Axis], Size]] = [functools.partial(self.axis_stride, v) for v in tensors]
         for op in self.ops:
             if op.row.kind == "random":  # counts elements in row-major order, like a tensor in memory
                 strides = sz.contiguous_strides(op.result.shape)
-                rows.append(functools.partial(_axis_stride, self.axes, op.result, strides))
+                rows.append(_axis_strides(self.axes, op.result, strides).__getitem__)
         for axis in axes:
             if loops:
                 outer = loops[-1][-1]
@@ -165,13 +166,14 @@ def _remembering(analysis: Analysis, function: Callable[..., Any]) -> Callable[.
     return functools.lru_cache(1024)(functools.partial(function, analysis))
 
 
-def _axis_stride(axes: Axes, value: Value, strides, axis: Axis) -> Size:
+def _axis_strides(axes: Axes, value: Value, strides: Iterable[Size]) -> defaultdict[Axis, Size]:
+    """The stride along each axis of ``value`` in memory where its dimensions have ``strides``; 0 along any other."""
+    found: defaultdict[Axis, Size] = defaultdict(int)
     for dim, stride in zip(axes.dims(value), strides):
-        for a in reversed(dim):
-            if a is axis:
-                return stride
-            stride = sz.mul(stride, a.size)
-    return 0
+        for axis in reversed(dim):
+            found.setdefault(axis, stride)
+            stride = sz.mul(stride, axis.size)
+    return found
 
 
 def size_of(loop: list[Axis]) -> Size:

@@ -153,12 +153,39 @@ class Block:
         return out
 
     def replace(self, old: Value, new: Value) -> None:
-        """Replace every use of ``old`` in this block, its nested blocks and its returns by ``new``."""
-        for op in walk(self):
-            op.operands = [new if v is old else v for v in op.operands]
-            for block in op.blocks:
-                block.returns = [new if v is old else v for v in block.returns]
+        """Replace every use of ``old`` in this block, its nested blocks and its returns by ``new``. A pass that
+        replaces many values uses :class:`Uses`."""
+        _replace(self.ops, old, new)
         self.returns = [new if v is old else v for v in self.returns]
+
+
+def _replace(ops: Iterable[Op], old: Value, new: Value) -> None:
+    """Replace every use of ``old`` by ``ops`` and in their blocks."""
+    for op in ops:
+        op.operands = [new if v is old else v for v in op.operands]
+        for block in op.blocks:
+            _replace(block.ops, old, new)
+            block.returns = [new if v is old else v for v in block.returns]
+
+
+class Uses:
+    """The ops of a block that use each value, kept while values are replaced: each replacement then takes the time of
+    the ops that use the value, not of the whole block."""
+
+    def __init__(self, block: Block):
+        self._block, self._users = block, block.users()
+
+    def add(self, op: Op) -> None:
+        """Count what ``op``, which is new in the block, uses."""
+        for value in dict.fromkeys(uses(op)):
+            self._users.setdefault(value, []).append(op)
+
+    def replace(self, old: Value, new: Value) -> None:
+        """As :meth:`Block.replace`."""
+        users = self._users.pop(old, [])
+        _replace(users, old, new)
+        self._users.setdefault(new, []).extend(users)
+        self._block.returns = [new if v is old else v for v in self._block.returns]
 
 
 def uses(op: Op) -> Iterator[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlirfuse.ir import sizes as sz
-from mlirfuse.ir.graph import Block, Graph, Op, Value
+from mlirfuse.ir.graph import Block, Graph, Op, Uses, Value
 from mlirfuse.ir.ops import axes_of
 from mlirfuse.passes.base import Pass, blocks, register
 
@@ -35,29 +35,25 @@ class OnePassVariance(Pass):
 
     def run(self, graph: Graph) -> None:
         for block in list(blocks(graph)):
+            uses, maxima = Uses(block), [op for op in block.ops if op.name == "maximum"]
             for op in list(block.ops):
                 source = _deviations_of(op)
                 if source is not None:
-                    self._replace(block, op, source)
+                    self._replace(block, uses, op, source, [m.result for m in maxima if _corrects(m, op)])
 
-    def _replace(self, block: Block, op: Op, source: Value) -> None:
-        corrected = _corrected(block, op)
+    def _replace(self, block: Block, uses: Uses, op: Op, source: Value, corrected: list[Value]) -> None:
         attrs = {**op.attrs, "exact_zero": bool(corrected)}
         new = Op("m2", [source], attrs, [Value(op.result.dtype, op.result.shape)], loc=op.loc)
         new.group, new.segment = op.group, op.segment
         block.ops[block.ops.index(op)] = new
-        block.replace(op.result, new.result)
-        for value in corrected:
-            block.replace(value, new.result)
-
-
-def _corrected(block: Block, squares: Op) -> list[Value]:
-    """Return the values that are the squared deviations ``squares``, corrected by the sum s of the deviations:
-    ``max(squares - min(s * (s / n), the largest number), 0)``."""
-    return [op.result for op in block.ops if op.name == "maximum" and _corrects(op, squares)]
+        uses.add(new)
+        for value in (op.result, *corrected):
+            uses.replace(value, new.result)
 
 
 def _corrects(maximum: Op, squares: Op) -> bool:
+    """Whether ``maximum`` is the sum of squared deviations ``squares``, corrected by the sum s of the deviations:
+    ``max(squares - min(s * (s / n), the largest number), 0)``."""
     difference, zero = maximum.operands
     if not _is_constant(zero, 0) or difference.op is None or difference.op.name != "sub":
         return False

@@ -109,6 +109,7 @@ class SegmentDrafts:
         self.asked = [v for op in members if op.row.barrier for v in op.results]
         self.partial = [v for op in members if op.row.kind == "partial" for v in op.results]
         self.log: list[Decision] = []
+        self._last_pair: tuple[tuple, Work | None] = (), None
         self.all = [self._single(op, position) for position, op in enumerate(members)]
         self.draft = dict(zip(members, self.all))
 
@@ -125,10 +126,18 @@ class SegmentDrafts:
             draft.work = self._work(draft.ops, draft.outs)
         return draft.work
 
-    def work_of_both(self, a: SegmentDraft, b: SegmentDraft, between) -> Work | None:
-        """Return the work of ``a`` and ``b`` as one kernel."""
-        inside = {value for _, _, value, uses in between if not uses}
-        return self._work([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
+    def outs_of_both(self, a: SegmentDraft, b: SegmentDraft) -> list[Value]:
+        """Return what ``a`` and ``b`` store as one kernel."""
+        inside = {value for _, _, value, uses in self.between(a, b) if not uses}
+        return [v for v in (*a.outs, *b.outs) if v not in inside]
+
+    def work_of_both(self, a: SegmentDraft, b: SegmentDraft) -> Work | None:
+        """Return the work of ``a`` and ``b`` as one kernel. Only the last is kept, which is large: whether a merge is
+        legal and whether it is faster is asked in turn."""
+        pair = a, a.version, b, b.version
+        if self._last_pair[0] != pair:
+            self._last_pair = pair, self._work([*a.ops, *b.ops], self.outs_of_both(a, b))
+        return self._last_pair[1]
 
     def work_with(self, draft: SegmentDraft, ops: list[Op]) -> Work | None:
         """Return the work of ``draft`` as a kernel that also has ``ops``."""

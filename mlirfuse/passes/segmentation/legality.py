@@ -79,7 +79,7 @@ def _repeats(drafts: SegmentDrafts, a: SegmentDraft, b: SegmentDraft, between) -
     None if it would not."""
     if not any(reader.moving for _, reader, _, _ in between):
         return None
-    both = drafts.work_of_both(a, b, between)
+    both = drafts.work_of_both(a, b)
     if both is None or both.code > LARGEST:
         return TOO_LARGE
     for maker, reader in ((a, b), (b, a)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mlirfuse.analysis import cost
-from mlirfuse.analysis.work import Work, work_of
+from mlirfuse.analysis.work import Work
 from mlirfuse.ir import sizes as sz
 from mlirfuse.ir.graph import Op, Value
 from mlirfuse.passes.segmentation.drafts import OfPairs, SegmentDraft, SegmentDrafts
@@ -40,8 +40,8 @@ class Prices:
         return False
 
     def _compare(self, a: SegmentDraft, b: SegmentDraft) -> str | None:
-        inside = {value for _, _, value, uses in self.drafts.between(a, b) if not uses}
-        one = self._of_merged([*a.ops, *b.ops], [v for v in (*a.outs, *b.outs) if v not in inside])
+        both = self.drafts.work_of_both(a, b)
+        one = self._of_work([*a.ops, *b.ops], self.drafts.outs_of_both(a, b), both)
         two = [self._of_draft(draft) for draft in (a, b)]
         if one is None or None in two:
             return None
@@ -53,15 +53,15 @@ class Prices:
     def _of_draft(self, draft: SegmentDraft) -> float | None:
         known = self.apart.get(draft)
         if known is None or known[0] != draft.version:
-            known = self.apart[draft] = draft.version, self._of_merged(draft.ops, draft.outs)
+            known = self.apart[draft] = draft.version, self._of_work(draft.ops, draft.outs, self.drafts.work(draft))
         return known[1]
 
-    def _of_merged(self, ops: Iterable[Op], outs: Iterable[Value]) -> float | None:
-        """As :meth:`seconds`, for merges, which are many: None where a value is read on too many paths."""
-        drafts = self.drafts
-        program = sorted(ops, key=drafts.order.__getitem__)
-        work = work_of(reversed(program), outs, drafts.elements, limited=True)
-        return None if work is None else cost.seconds(self._features(program, outs, work), self.device)
+    def _of_work(self, ops: Iterable[Op], outs: Iterable[Value], work: Work | None) -> float | None:
+        """As :meth:`seconds`, of a kernel whose work is known: None where a value is read on too many paths."""
+        if work is None:
+            return None
+        program = sorted(ops, key=self.drafts.order.__getitem__)
+        return cost.seconds(self._features(program, outs, work), self.device)
 
     def seconds(self, ops: Iterable[Op], outs: Iterable[Value]) -> float:
         """Return the predicted time of a kernel of ``ops`` that stores ``outs``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -67,9 +68,9 @@ class _AccessFunctions:
         ends = [loop[-1] for loop in analysis.loops(analysis.kept) + analysis.loops(analysis.reduced)]
         domain = set(analysis.domain)
         boundaries = _boundaries(analysis)
-        cuts = [n for n, along in boundaries if lane in along and lane in analysis.pinned]
+        cuts = [n for across in boundaries if lane in across and lane in analysis.pinned for n in boundaries[across]]
         extent, elements = size_of(inner), size_of(analysis.domain)
-        numbers = [extent, elements, *(n for n, _ in boundaries), *self.multiples]
+        numbers: set[Size] = {extent, elements, *self.multiples}.union(*boundaries.values())
         offsets: list[Size | str] = [elements]
         lines: list[str] = []
         wanted: list[int | str] = [1]
@@ -80,13 +81,15 @@ class _AccessFunctions:
             steps = [analysis.axis_stride(value, a) for a in (ends if unmapped else axes)]
             start = analysis.inside[value].start if value in analysis.inside else 0
             others = [s for s in dict.fromkeys(steps) if s not in (0, 1)]
-            stepped = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in others]
-            for n, across in boundaries:
+            stepped: list[Size | str] = [s if isinstance(s, int) else f"({s} if {s} != 1 else 0)" for s in others]
+            for across, lengths in boundaries.items():
                 found = {analysis.axis_stride(value, a) for a in across}
                 symbolic = [f"{s} == 1" for s in sorted(found - {1}, key=str) if not isinstance(s, int)]
-                if 1 in found or symbolic:
-                    stepped.append(str(n) if 1 in found else f"({n} if {' or '.join(symbolic)} else 0)")
-                numbers += found
+                if 1 in found:
+                    stepped += lengths
+                elif symbolic:
+                    stepped += [f"({n} if {' or '.join(symbolic)} else 0)" for n in lengths]
+                numbers |= found
             lines.append(f"_limit{at} = {_ored(dict.fromkeys(stepped))} * {nbytes} | {WIDEST}")
             lines.append(f"_limit{at} |= _alignments.get(_value{at}, {WIDEST})")
             lines.append(f"_limit{at} &= -_limit{at}")
@@ -96,7 +99,7 @@ class _AccessFunctions:
                 wanted.append(f"_limit{at} // {nbytes} if {along} == 1 else 1")
             moves = [(n, abs(s) if isinstance(s, int) else f"abs({s})") for n, s in zip(value.shape, strides)]
             offsets.append("+".join([str(start), *(f"({n}-1)*{s}" for n, s in moves)]))
-            numbers += [along, start, *steps, *value.shape, *strides]
+            numbers.update((along, start, *steps, *value.shape, *strides))
         lines.append(f"_divided = {_ored([extent, 8, *cuts])}")
         lines.append(f"_lanes = max({sz.serialized(wanted)}) | _divided")
         narrow = f"max({sz.serialized(dict.fromkeys(offsets))}) < {2**31 - 2**20}"
@@ -164,8 +167,10 @@ def check_exact(given: Access, found: Access | None, otherwise: str = "") -> Non
     require(given.index in (found.index, dt.i64), "index = i32: for these sizes offsets need 64 bits")
 
 
-def _ored(numbers) -> str:
-    return f"({'|'.join(f'({n})' for n in numbers) or 0})"
+def _ored(numbers: Iterable[Size | str]) -> str:
+    numbers = list(numbers)
+    known = functools.reduce(operator.or_, (n for n in numbers if isinstance(n, int)), 0)
+    return f"({'|'.join([str(known), *(f'({n})' for n in numbers if not isinstance(n, int))])})"
 
 
 def access_of(analysis: Analysis, along_kept: bool, call: SizedCall, hint: str = "") -> Access:
@@ -286,20 +291,22 @@ def _symbolic_lengths(analysis: Analysis, inner) -> set:
     return {n for n in out if not isinstance(n, int)}
 
 
-def _boundaries(analysis: Analysis) -> list[tuple[Size, set[Axis]]]:
-    """The starts, paddings and operand lengths of ops that remap indices, which no vector may cross, each with the axes
-    along which it counts."""
-    connected, out = _connected(analysis), []
+def _boundaries(analysis: Analysis) -> dict[frozenset[Axis], list[Size]]:
+    """The starts, paddings and operand lengths of ops that remap indices, which no vector may cross, by the axes along
+    which they count."""
+    connected = _connected(analysis)
+    out: dict[frozenset[Axis], list[Size]] = {}
     for op in analysis.ops:
         if op.name in ("concatenate", "roll"):
             lengths = [v.shape[op.attrs["axis"]] for v in op.operands] if op.name == "concatenate" else op.cuts
             cuts = [(n, op.attrs["axis"]) for n in lengths]
         else:
             cuts = [(n, d) for d, n in enumerate(op.cuts)]
-        for n, d in cuts:
+        for d in dict.fromkeys(d for n, d in cuts if n != 0):
             dims = [analysis.axes.dims(v)[d] for v in (op.result, op.operands[0])]
-            out.append((n, {b for dim in dims for a in dim for b in connected.get(a, {a})}))
-    return [(n, along) for n, along in out if n != 0]
+            across = frozenset(b for dim in dims for a in dim for b in connected.get(a, {a}))
+            out.setdefault(across, []).extend(n for n, along in cuts if along == d and n != 0)
+    return out
 
 
 def _connected(analysis: Analysis) -> dict[Axis, set[Axis]]:
