@@ -215,7 +215,8 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
         ours, eagers = outcome(run, program, seed), outcome(f, program, seed)
         refused = [isinstance(x, str) and x == _REFUSED for x in (ours, eagers)]
         # What the caller writes into may be saved, or computed again; nobody writes into what is not returned.
-        if program.after and (refused[1] or isinstance(outcome(f, replace(program, after=False), seed), str)):
+        alone = program.after and (refused[1] or isinstance(outcome(f, replace(program, after=False), seed), str))
+        if alone or (program.after and refused[0] and _shares_an_argument(eagers)):
             return differs(replace(program, after=False), backend, calls)
         if refused[0] and not refused[1] and backend == "mlirfuse" and _is_refused_by_torchs_cut(f, program, seed):
             continue
@@ -231,6 +232,15 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
             if found := difference(ours, eagers, exact if comparable else None, narrow, values):
                 return found
     return None
+
+
+def _shares_an_argument(seen) -> bool:
+    """Whether a result shares memory with an argument: then the caller writes into an input, from which a backward may
+    compute (a line of limits.md)."""
+    tensors, shared, _ = seen
+    results = len(tensors) - 2
+    rows = [shared[n * (n - 1) // 2 :][:results] for n in (results, results + 1)]
+    return any(memory for row in rows for _, memory in row)
 
 
 def _is_refused_by_torchs_cut(f, program: Program, seed: int) -> bool:

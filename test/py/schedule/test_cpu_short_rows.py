@@ -81,6 +81,8 @@ def test_neighbours_that_share_lines_of_the_cache(columns, dtype):
     fn = lambda x, row, column: np.add(np.transpose(x, (1, 0, 2)) * row, column, order="C")  # noqa: E731
     f = mlirfuse.jit(fn)
     rows, size = 66, np.dtype(dtype).itemsize * columns
+    if size % properties.vector_bytes == 0:
+        pytest.skip("a row fills vectors: nothing is packed")
     far = 1 << (properties.own_cache // 32).bit_length()  # bytes of a row of all neighbours, which are then 64 lines
     for third in (far // size, far // size + 1):
         x = data((rows, third, columns), dtype)[:, : third - 3]  # a last group of fewer
