@@ -153,7 +153,15 @@ def test_what_has_one_size_is_asked_for_before_it_runs(outputs, wanted):
     cpu = torch.device("cpu")
     run = boxed(
         SimpleNamespace(
-            constants=[], symbols={}, outputs=outputs, graph=graph, tensors=[], tangents=[], saved=[], device=cpu
+            constants=[],
+            symbols={},
+            outputs=outputs,
+            parts=set(),
+            graph=graph,
+            tensors=[],
+            tangents=[],
+            saved=[],
+            device=cpu,
         ),
         host,
     )
