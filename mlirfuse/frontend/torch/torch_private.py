@@ -139,6 +139,7 @@ LazyGraphModule = _use(
 
 nn_functions = _use("torch._C", "_nn")
 assert_async = _use("torch", "_assert_async")
+check = _use("torch", "_check")
 pad = _use("torch._C", "_nn.pad")  # what torch.nn.functional.pad is in Dynamo's graph
 vmap_functions = _use("torch._functorch", "predispatch")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mlirfuse.frontend.torch.torch_private import assert_async, decomposition_table
+from mlirfuse.frontend.torch.torch_private import assert_async, check, decomposition_table
 
 aten = torch.ops.aten
 
@@ -60,8 +60,8 @@ def _constant_pad_nd(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any
     for k, (low, high) in enumerate(zip(pad[::2], pad[1::2])):
         if not (type(low) is int and low >= 0 and type(high) is int and high >= 0):
             remains = x.shape[-1 - k] + torch.sym_min(low, 0)
-            torch._check(remains >= 0, lambda: "narrow(): length must be non-negative.")
-            torch._check(remains + torch.sym_min(high, 0) >= 0, lambda: "narrow(): length must be non-negative.")
+            check(remains >= 0, lambda: "narrow(): length must be non-negative.")
+            check(remains + torch.sym_min(high, 0) >= 0, lambda: "narrow(): length must be non-negative.")
     return NotImplemented
 
 
