@@ -167,10 +167,11 @@ def compile_object(text: str, scalar_loops: bool = False, processor: Processor |
     in it is vectorized or unrolled yet. Raises :class:`CompileError`."""
     ir = to_llvm_ir(text)
     code = uninterrupted(functools.partial(_object_of, ir, scalar_loops, processor))
-    if _BFLOAT16_OF_FLOAT32.keys() == set(called_outside(code)):
-        ir += "".join(_BFLOAT16_OF_FLOAT32.values())
-        code = uninterrupted(functools.partial(_object_of, ir, scalar_loops, processor))
-    if missing := called_outside(code):  # to load it would end the process
+    missing = called_outside(code)
+    if missing == ["__truncsfbf2"]:
+        code = uninterrupted(functools.partial(_object_of, ir + _BFLOAT16_OF_FLOAT32, scalar_loops, processor))
+        missing = called_outside(code)
+    if missing:  # to load it would end the process
         name = (processor or host_processor()).name
         raise CompileError(
             f"this processor ({name}) needs help for what the code does: {', '.join(missing)}; use float32 for float16"
@@ -180,8 +181,7 @@ def compile_object(text: str, scalar_loops: bool = False, processor: Processor |
 
 # What LLVM calls where it selects or moves bfloat16 as float32, on processors without AVX512-BF16. To the nearest, ties
 # to even; the sign and upper bits of a NaN stay.
-_BFLOAT16_OF_FLOAT32 = {
-    "__truncsfbf2": """
+_BFLOAT16_OF_FLOAT32 = """
 define bfloat @__truncsfbf2(float %x) {
   %bits = bitcast float %x to i32
   %upper = lshr i32 %bits, 16
@@ -197,7 +197,6 @@ define bfloat @__truncsfbf2(float %x) {
   ret bfloat %result
 }
 """
-}
 
 
 def _object_of(ir: str, scalar_loops: bool, processor: Processor | None) -> bytes:

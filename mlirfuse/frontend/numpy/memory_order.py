@@ -99,6 +99,11 @@ def order_of(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> tuple[
     return tuple(out)
 
 
+def order_of_new(t: Trace, strides: Strides | None, shape: Sequence[Size]) -> tuple[int, ...]:
+    """The dimensions from outermost to innermost in which a new array is computed: on a GPU all are row-major."""
+    return order_of(t, strides, shape) if t.device == "cpu" else tuple(range(len(shape)))
+
+
 def packed(shape: Sequence[Size], order: Sequence[int]) -> Strides:
     """The strides, by dimension, of a gap-free array with this dimension order."""
     inner = sz.contiguous_strides([shape[k] for k in order])

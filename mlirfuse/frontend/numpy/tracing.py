@@ -23,7 +23,7 @@ from mlirfuse.frontend import tree as trees
 from mlirfuse.frontend.numpy import functions  # noqa: F401  (gives traced arrays their operators and functions)
 from mlirfuse.frontend.numpy.effects import SideEffect, Snapshot, Stop
 from mlirfuse.frontend.numpy.introspection import concrete_keys
-from mlirfuse.frontend.numpy.memory_order import order_of, strides_of, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import order_of_new, strides_of, strides_of_array
 from mlirfuse.frontend.numpy.rebuild import StandIns
 from mlirfuse.frontend.numpy.scope import (
     CONSTANT_TYPES,
@@ -311,7 +311,7 @@ class _Results:
 def laid_out(t: Trace, value: Value, strides) -> tuple[Value, tuple]:
     """A new array's elements, row-major with dimensions in NumPy's memory order, and the view steps from there to the
     array."""
-    order = order_of(t, strides, value.shape) if t.device == "cpu" else tuple(range(value.rank))
+    order = order_of_new(t, strides, value.shape)
     if order == tuple(range(value.rank)):
         return value, ()
     permute = Permute(order)

@@ -31,7 +31,7 @@ from mlirfuse.frontend.torch.fx import layouts, sizes
 from mlirfuse.frontend.torch.fx.nodes import FUSES, WHY
 from mlirfuse.frontend.torch.fx.sizes import OpaqueSize
 from mlirfuse.frontend.torch.fx.source_lines import user_line
-from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of
+from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS, Context, Unsupported, dtype_of, is_part
 from mlirfuse.frontend.torch.rewrites import cpu_matmul
 from mlirfuse.frontend.torch.torch_private import FakeTensor, HigherOrderOperator, OpOverload
 from mlirfuse.ir import sizes as sz
@@ -54,8 +54,8 @@ class Lowered:
     ``tensors``: the input indices of the graph's first arguments; ``constants``: the values of the others.
     ``symbols``: each symbol's value as a Python expression over the list of inputs, ``args``.
     ``outputs``: for each result of the traced graph the index of a result of ``graph``, a size, or a constant.
-    ``visible``: the number of leading outputs that the caller of the compiled function sees. ``parts``: those that
-    autograd refuses writes into, as they are among several views that one op gives.
+    ``visible``: the number of leading outputs that the caller of the compiled function sees. ``parts``: those of them
+    that are differentiable and among several views that one op gives.
     ``outside``: extern calls: op, reason, the user's line. ``saved``: the tensors that only the backward needs, and
     their bytes. ``recomputed``: by the backward: op, bytes of the result, why it is not saved, the user's line.
     """
@@ -95,15 +95,6 @@ class _Created:
 
     inside: Any
     outside: Any
-
-
-def _is_a_part(node: Node) -> bool:
-    """Whether a node's tensor is a view among several that one op gives (``split``, ``unbind``), or a view of such."""
-    while node.target is not operator.getitem:
-        if str(node.target) not in VIEWS - {"aten.detach.default"}:
-            return False
-        node = node.args[0]
-    return str(node.args[0].target) in VIEWS
 
 
 class _Lowering:
@@ -490,15 +481,16 @@ class _Lowering:
         (given,) = node.args
         returns: list[Value] = []
         result_indices: dict[Value, int] = {}
+        differentiable = self.result.graph.name == "forward"
         for k, leaf in enumerate(given if isinstance(given, (list, tuple)) else (given,)):
             what = self.created[leaf].outside if isinstance(leaf, Node) else leaf
-            if isinstance(leaf, Node) and _is_a_part(leaf):
-                self.result.parts.add(k)
             if isinstance(what, Value):
                 if what not in result_indices:
                     result_indices[what] = len(returns)
                     returns.append(what)
                 self.result.outputs.append(("result", result_indices[what]))
+                if differentiable and (self.visible is None or k < self.visible) and is_part(leaf):
+                    self.result.parts.add(k)
             elif isinstance(what, sz.Expr):
                 self.result.outputs.append(("size", what))
             else:

@@ -751,3 +751,30 @@ def test_crops_are_checked_before_what_is_padded():
 def test_random_tensors_without_elements_have_eagers_strides(fn):
     x = torch.randn(4, 6)[:, :0]
     assert compiled(fn)(x).stride() == fn(x).stride()
+
+
+EMPTY = {
+    "columns": lambda x: x[:, :0],
+    "every second row": lambda x: x[::2, 1:1],
+    "turned": lambda x: x[:, :0].T,
+}
+
+
+@pytest.mark.parametrize("view", EMPTY)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.prelu(x, x.new_full((1,), 0.2)),
+        torch.exp,
+        lambda x: x + 1,
+        lambda x: torch.where(x > 0, x, 0),
+        lambda x: x.cumsum(0),
+        lambda x: torch.lerp(x, x, 0.3),
+        lambda x: x.roll(1, 0),
+        lambda x: x.half(),
+        lambda x: F.pad(x, (0, 0, 1, 1)),
+    ],
+)
+def test_strides_without_elements_where_sizes_change(fn, view):
+    x = EMPTY[view](torch.randn(8, 6))
+    assert compiled(fn, dynamic=True)(x).stride() == fn(x).stride()

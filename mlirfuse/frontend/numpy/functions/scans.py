@@ -7,7 +7,7 @@ import numpy as np
 from mlirfuse.frontend.numpy.functions.elementwise import chosen
 from mlirfuse.frontend.numpy.functions.reductions import accumulation_type, mean
 from mlirfuse.frontend.numpy.functions.shaping import reshape, transpose
-from mlirfuse.frontend.numpy.memory_order import forced, order_of, reduced, strides_of_array
+from mlirfuse.frontend.numpy.memory_order import forced, order_of_new, reduced, strides_of_array
 from mlirfuse.frontend.numpy.operands import asarray, value_of
 from mlirfuse.frontend.numpy.promotion import dtype_of
 from mlirfuse.frontend.numpy.registry import METHODS, implements
@@ -99,7 +99,7 @@ def sort(a, axis=-1, kind=None, order=None, *, stable=None):
     x, axis = flat_axis(asarray(a), axis)
     t = x._trace
     strides = strides_of_array(t, x)  # a copy of the array is sorted, in the array's memory order
-    dims = order_of(t, strides, x.value.shape)
+    dims = order_of_new(t, strides, x.value.shape)
     there = [] if dims == tuple(range(x.ndim)) else [Permute(dims)]
     ordered = t.emit("sort", read_along(t, x.value, there), axis=dims.index(axis), stable=_stable(kind, stable))
     value = read_along(t, ordered, [step.inverse() for step in there])

@@ -19,6 +19,7 @@ import torch
 from mlirfuse.frontend.torch.aot import norms
 from mlirfuse.frontend.torch.as_eager import eager_strides, refusals, value_checks, view_scatters
 from mlirfuse.frontend.torch.fx import layouts
+from mlirfuse.frontend.torch.fx.sizes import is_empty
 from mlirfuse.frontend.torch.ops.rules import RULES, VIEWS
 from mlirfuse.frontend.torch.rewrites import pool_gradients, pools, random
 from mlirfuse.frontend.torch.rewrites.matmul_epilogues import PRODUCTS
@@ -206,10 +207,6 @@ def _unless(op: Any, refused: Callable[[torch.Tensor], bool]) -> Callable[..., A
     return decomposed
 
 
-def _is_empty(x: torch.Tensor) -> bool:  # without elements, a softmax takes types that have no maximum
-    return any(statically_known_true(n == 0) for n in x.shape)
-
-
 _CONVOLUTIONS = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -255,7 +252,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         aten.isin.Tensor_Tensor: _isin,
         aten.native_dropout_backward.default: _native_dropout_backward,
         aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
-        **{op: _unless(op, _is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
+        # Without elements, a softmax takes types that have no maximum.
+        **{op: _unless(op, is_empty) for op in (aten._softmax.default, aten._log_softmax.default)},
         aten.nan_to_num.default: _unless(aten.nan_to_num.default, torch.is_complex),
         **norms.DECOMPOSITIONS,
         **pool_gradients.DECOMPOSITIONS,

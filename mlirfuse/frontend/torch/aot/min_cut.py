@@ -27,7 +27,7 @@ from mlirfuse.frontend.torch.aot.joint import Joint, has_effects, is_mutable, is
 from mlirfuse.frontend.torch.fx import sizes
 from mlirfuse.frontend.torch.fx.nodes import FUSES
 from mlirfuse.frontend.torch.ops import pointwise, random, shapes
-from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, VIEWS
+from mlirfuse.frontend.torch.ops.rules import DTYPES, RULES, is_view
 from mlirfuse.frontend.torch.rewrites import float8
 from mlirfuse.frontend.torch.rewrites.matmul_epilogues import PRODUCTS
 from mlirfuse.frontend.torch.torch_private import HigherOrderOperator, is_sym_node
@@ -283,7 +283,7 @@ class _Costs:
             return math.inf
         if node.op == "get_attr" or node.target is operator.getitem or node not in self.joint.required_forward:
             return 0
-        if _is_view(node):
+        if is_view(node):
             return 0
         if not is_free(node):
             return self.traffic_cost(node) if node in self.allowed else math.inf
@@ -302,7 +302,7 @@ class _Costs:
         value = node.meta.get("val")
         if is_sym_node(node):
             return 4 if isinstance(value, torch.SymFloat) else 1
-        if value is None or isinstance(value, (list, tuple)) or _is_view(node):
+        if value is None or isinstance(value, (list, tuple)) or is_view(node):
             return math.inf
         if not isinstance(value, torch.Tensor):
             return None
@@ -365,15 +365,9 @@ def is_free(node: Node) -> bool:
     return is_fused(node) and RULES[name].__module__ in _CHEAP and name not in _SCATTERS
 
 
-def _is_view(node: Node) -> bool:
-    if node.target is operator.getitem:
-        return _is_view(node.args[0])
-    return node.op == "call_function" and str(node.target) in VIEWS
-
-
 def _base(node: Node) -> Node:
     """The node that ``node`` is a view of, or ``node``."""
-    while _is_view(node) and node.all_input_nodes:
+    while is_view(node) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
 
@@ -381,7 +375,7 @@ def _base(node: Node) -> Node:
 def _readers(node: Node) -> Iterable[Node]:
     """The readers of ``node``, through its views too."""
     for user in node.users:
-        if _is_view(user):
+        if is_view(user):
             yield from _readers(user)
         elif user.op != "output":
             yield user

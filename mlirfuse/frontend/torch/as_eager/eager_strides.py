@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mlirfuse.frontend.torch.fx import layouts
-from mlirfuse.frontend.torch.fx.sizes import OpaqueSize, concrete, hint
+from mlirfuse.frontend.torch.fx.sizes import OpaqueSize, concrete, hint, is_empty
 from mlirfuse.frontend.torch.torch_private import OpOverload, disable_current_modes
 
 _MAX_ELEMENTS = 1 << 14  # the most elements of an operand's memory for a trial run with the call's own sizes
@@ -52,10 +52,11 @@ def as_eager(op: Any, decomposition: Callable[..., Any] | None) -> Callable[...,
             return NotImplemented
         tensors = _tensors((args, kwargs))
         mixed = len({x.dtype for x in tensors if x.dtype.is_floating_point}) > 1
-        unusual = mixed or any(_is_empty(x) or not _is_row_major(x) for x in tensors)
+        # Without elements eager's strides follow no rule.
+        unusual = mixed or any(is_empty(x) or not _is_row_major(x) for x in tensors)
         if decomposition is not None:
             found = decomposition(*args, **kwargs)
-            unusual = unusual or any(map(_is_empty, _tensors(found)))
+            unusual = unusual or any(map(is_empty, _tensors(found)))
             if not unusual or not _needs_trial(op, [*tensors, *_tensors(found)]):
                 return found
         elif not unusual or not _needs_trial(op, tensors):
@@ -79,11 +80,6 @@ def _tensors(given: Any) -> list[torch.Tensor]:
     elif not isinstance(given, (list, tuple)):
         return []
     return [x for part in given for x in _tensors(part)]
-
-
-def _is_empty(x: torch.Tensor) -> bool:
-    """Whether it has no elements in every call: eager's strides then follow no rule."""
-    return any(type(n) is int and n == 0 for n in x.shape)
 
 
 def _is_row_major(x: torch.Tensor) -> bool:
@@ -123,7 +119,10 @@ def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
         wanted = _trial_results(op, args, kwargs)
         if wanted is None or len(wanted) != len(results):
             return found
-        created = [x if x is None or eager is None else _converted(x, *eager) for x, eager in zip(results, wanted)]
+        operands = _tensors((args, kwargs))
+        created = [
+            x if x is None or eager is None else _converted(x, operands, *eager) for x, eager in zip(results, wanted)
+        ]
     except OpaqueSize:
         return found
     if not isinstance(found, (list, tuple)):
@@ -131,8 +130,10 @@ def _with_eager_layout(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
     return created if isinstance(found, list) else tuple(created)  # also for torch's named tuples
 
 
-def _converted(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    """``x`` in eager's dtype, with the given strides for the same shape, else with strides in the same order."""
+def _converted(x: torch.Tensor, operands: Sequence[torch.Tensor], dtype: torch.dtype, shape: tuple[int, ...],
+               strides: tuple[int, ...]) -> torch.Tensor:  # fmt: skip
+    """``x`` in eager's dtype, with the given strides for the same shape, else with strides in the same order; without
+    elements with those of the operand that has them."""
     x = x if x.dtype is dtype else x.to(dtype)
     if len(shape) != x.dim():
         return x
@@ -143,6 +144,10 @@ def _converted(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], stri
             return x
         if all(isinstance(n, int) for n in (*x.shape, *x.stride())):
             return RESTRIDED(x, strides) if fills else x
+        alike = [y for y in operands if 0 in shape and tuple(map(hint, y.shape)) == shape]
+        for y in alike:
+            if tuple(map(hint, y.stride())) == strides:
+                return RESTRIDED(x, y.stride())
     if 0 in shape or any((n == 1) != (m == 1) for n, m in zip(hints, shape)) or not fills:
         return x
     order = sorted(range(x.dim()), key=lambda k: (-strides[k], shape[k] == 1, k))

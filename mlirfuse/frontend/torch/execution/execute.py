@@ -210,8 +210,7 @@ def _part(x: torch.Tensor) -> torch.Tensor:
 
 def _finish(lowered: Lowered) -> Callable[[list[Any], dict[str, int]], list[Any]] | None:
     """A function from the graph's results and sizes to the outputs; None where they are the results."""
-    outputs, views = lowered.outputs, _views(lowered)
-    parts = {place for place in lowered.parts if lowered.graph.name == "forward" and outputs[place][0] == "result"}
+    outputs, views, parts = lowered.outputs, _views(lowered), lowered.parts
     if not views and not parts and outputs == [("result", k) for k in range(len(lowered.graph.returns))]:
         return None
     used = _returned_symbols(lowered)

@@ -161,3 +161,8 @@ def concrete(given: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(given, (list, tuple)):  # FX's lists are of a type of its own
         return [concrete(x, tensor) for x in given]
     return given
+
+
+def is_empty(x: torch.Tensor) -> bool:
+    """Whether ``x`` has no elements in every call."""
+    return any(n == 0 if type(n) is int else statically_known_true(n == 0) for n in x.shape)

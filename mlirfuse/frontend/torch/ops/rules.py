@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
+from torch.fx import Node
 
 from mlirfuse.frontend.torch.fx import sizes
 from mlirfuse.frontend.torch.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -57,6 +58,23 @@ def rule(*names: str, view: bool = False) -> Callable[[F], F]:
         return function
 
     return register
+
+
+def is_view(node: Node) -> bool:
+    """Whether a call's result, or what is taken from its results, is a view."""
+    if node.target is operator.getitem:
+        return is_view(node.args[0])
+    return node.op == "call_function" and str(node.target) in VIEWS
+
+
+def is_part(node: Node) -> bool:
+    """Whether ``node`` is one of several views that one op gives (``split``, ``unbind``), or a view of such: what
+    autograd refuses writes into."""
+    while is_view(node) and node.target is not torch.ops.aten.detach.default:
+        if node.target is operator.getitem:
+            return True
+        node = node.args[0]
+    return False
 
 
 def dtype_of(dtype: torch.dtype) -> DType:

@@ -14,6 +14,7 @@ import torch
 from torch.fx import Graph
 from torch.utils.checkpoint import CheckpointPolicy
 
+from mlirfuse.frontend.torch.fx.sizes import is_empty
 from mlirfuse.ir import dtypes as dt
 from mlirfuse.ir import ops as table
 from mlirfuse.runtime import arrays
@@ -85,14 +86,10 @@ def _asked(dtype: torch.dtype | None, device: Any, layout: Any) -> tuple[torch.d
     return dtype, device
 
 
-def _is_empty(x: torch.Tensor) -> bool:
-    return any(type(n) is int and n == 0 for n in x.shape)
-
-
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     if not 0 <= p <= 1:
         return NotImplemented
-    if train is False or p == 0 or _is_empty(x):
+    if train is False or p == 0 or is_empty(x):
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:  # a product with 0, which is -0 of negative numbers and NaN of infinity
         return x * torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
@@ -114,7 +111,7 @@ def _like(make: Any):
                    pin_memory: Any = None, memory_format: Any = None) -> Any:  # fmt: skip
         asked = None if pin_memory else _asked(dtype or x.dtype, device or x.device, layout)
         kept = memory_format in (None, torch.preserve_format)
-        if asked is None or not kept or not x.is_contiguous() or _is_empty(x):  # an empty one keeps any strides
+        if asked is None or not kept or not x.is_contiguous() or is_empty(x):  # an empty one keeps any strides
             return NotImplemented
         return make(x.shape, asked[1], asked[0])
 
