@@ -235,8 +235,10 @@ def differs(program: Program, backend: str = "mlirfuse", calls: int = 2) -> str 
 
 
 def _shares_an_argument(seen) -> bool:
-    """Whether a result shares memory with an argument: then the caller writes into an input, from which a backward may
-    compute (a line of limits.md)."""
+    """Whether a result shares memory with an argument in eager: then the caller writes into an input, from which a
+    backward may compute (a line of limits.md)."""
+    if isinstance(seen, str):
+        return False
     tensors, shared, _ = seen
     results = len(tensors) - 2
     rows = [shared[n * (n - 1) // 2 :][:results] for n in (results, results + 1)]
